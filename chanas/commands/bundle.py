@@ -10,26 +10,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import (
-    Channels,
-    ConvertRgb,
-    CropRatio,
-    Filter,
-    Labels,
-    Mean,
-    Preset,
-    Resize,
-    Shared,
-    Std,
-    White,
-    holds_tuned,
-    picture_changes,
-)
+from chanas.commands.options import ConvertRgb, PictureOptions, Shared, holds_tuned, with_pictures
 from chanas.commands.search_text import say
 from chanas.core.progress import named_wait
 from chanas.core.units import format_bytes, format_latency
@@ -75,20 +61,14 @@ def show(
     say(search_text.bundle_lines(loaded))
 
 
+@with_pictures
 def predict(
     bundle: Annotated[Path, typer.Argument(help="A bundle or a run that has one, or a network that tune made.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     target: OfBundle = None,
     top: Annotated[int, typer.Option(min=1, help="Classes that are named, a line each, the likeliest first.")] = 1,
-    labels: Labels = None,
-    preprocess: Preset = None,
-    mean: Mean = None,
-    std: Std = None,
-    white: White = None,
-    resize: Resize = None,
-    crop_ratio: CropRatio = None,
-    filter_: Filter = None,
-    channels: Channels = None,
+    *,
+    pictures: PictureOptions,
     _convert_rgb: ConvertRgb = False,
 ) -> None:
     """Classify images with the compiled module. What cannot be used is named, and the others are
@@ -96,22 +76,21 @@ def predict(
     from chanas.core.progress import progress_bar
     from chanas.network.pictures import read_picture
 
-    changes = picture_changes(preprocess, mean, std, white, resize, crop_ratio, filter_, channels)
-    classifier = _classifier(bundle, target, changes, labels)
+    classifier = _classifier(bundle, target, pictures)
     files, batch = _image_files(images), classifier.batch
     num_bad, remarks = 0, Counter[str]()
     is_watched = sys.stderr.isatty() and not sys.stdout.isatty()
     with progress_bar(len(files), "predict", "image", enabled=is_watched) as bar:
         for part in (files[i : i + batch] for i in range(0, len(files), batch)):
-            pictures = []
+            read = []
             for file in part:
                 try:
-                    pictures.append((file, read_picture(file, str(file))))
+                    read.append((file, read_picture(file, str(file))))
                 except DataError as error:
                     num_bad += 1
                     bar.write(f"chanas: {error}", file=sys.stderr)
-            predictions = classifier.rank([picture.image for _, picture in pictures], top)
-            for (file, picture), ranked in zip(pictures, predictions, strict=True):
+            predictions = classifier.rank([picture.image for _, picture in read], top)
+            for (file, picture), ranked in zip(read, predictions, strict=True):
                 remarks.update([picture.remark] if picture.remark else [])
                 for found in ranked:
                     line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
@@ -123,11 +102,12 @@ def predict(
         raise DataError(f"{num_bad} of {len(files)} images cannot be used; each is named above")
 
 
-def _classifier(bundle: Path, target: str | None, changes: dict[str, Any], labels: Path | None) -> Classifier:
+def _classifier(bundle: Path, target: str | None, pictures: PictureOptions) -> Classifier:
+    changes = pictures.changes()
     if not holds_tuned(bundle):
         from chanas.bundle.codesign import CoDesign
 
-        if changes or labels is not None:
+        if pictures != PictureOptions():
             raise ConfigError("labels and the preparing of pictures go with networks that `chanas tune` made")
         return CoDesign.load(bundle, target).classifier
     from chanas.bundle.tuned import TunedNetwork
@@ -136,7 +116,7 @@ def _classifier(bundle: Path, target: str | None, changes: dict[str, Any], label
     network = TunedNetwork.open(bundle)
     if network.remark:
         typer.echo(f"chanas: {network.name} has {network.remark}", err=True)
-    return network.classifier(changes, labels)
+    return network.classifier(changes, pictures.labels)
 
 
 def _refuse_target(target: str | None) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,20 +40,6 @@ MovedImages = Annotated[
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be used.")]
 ConvertRgb = Annotated[bool, typer.Option("--convert-rgb", hidden=True)]  # in older scripts; every image is, now
-Preset = Annotated[
-    str | None,
-    typer.Option("--preprocess", help="How pictures are prepared: imagenet, inception, unit (0 to 1) or raw."),
-]
-Mean = Annotated[
-    str | None, typer.Option(help="Subtracted from pixels: one number, or one a channel: 0.485,0.456,0.406.")
-]
-Std = Annotated[str | None, typer.Option(help="What pixels are divided by then, likewise.")]
-White = Annotated[float | None, typer.Option("--range", help="What white is before that: 1, or 255.")]
-Resize = Annotated[str | None, typer.Option(help="crop: short side, then the centre; or stretch.")]
-CropRatio = Annotated[float | None, typer.Option("--crop", help="With crop: the part of the short side that is kept.")]
-Filter = Annotated[str | None, typer.Option("--filter", help="Of the resizing: bilinear or bicubic.")]
-Channels = Annotated[str | None, typer.Option(help="rgb, bgr or grey.")]
-Labels = Annotated[Path | None, typer.Option(help="Names of the classes, one a line.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Time on a GPU although another process uses it.")]
 
 # torchrun takes every --run for a prefix of its own --run-path: hence the second name
@@ -104,32 +94,51 @@ def holds_tuned(folder: Path) -> bool:
     return (folder / DOCUMENT).is_file()
 
 
-def picture_changes(
-    preset: str | None,
-    mean: str | None,
-    std: str | None,
-    white: float | None,
-    resize: str | None,
-    crop_ratio: float | None,
-    filter_: str | None,
-    channels: str | None,
-) -> dict[str, Any]:
-    """The changes that options ask for in how pictures are prepared, as `preprocess_of` takes them.
+@dataclass(frozen=True)
+class PictureOptions:
+    """The options about pictures; None where one is not given."""
 
-    Raises:
-        ConfigError: a mean or a deviation is no list of numbers.
-    """
-    given = {
-        "preset": preset,
-        "mean": None if mean is None else _numbers("--mean", mean),
-        "std": None if std is None else _numbers("--std", std),
-        "white": white,
-        "resize": resize,
-        "crop_ratio": crop_ratio,
-        "filter": filter_,
-        "channels": channels,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    labels: Annotated[Path | None, typer.Option(help="Names of the classes, one a line.")] = None
+    preset: Annotated[
+        str | None,
+        typer.Option("--preprocess", help="How pictures are prepared: imagenet, inception, unit (0 to 1) or raw."),
+    ] = None
+    mean: Annotated[
+        str | None, typer.Option(help="Subtracted from pixels: one number, or one a channel: 0.485,0.456,0.406.")
+    ] = None
+    std: Annotated[str | None, typer.Option(help="What pixels are divided by then, likewise.")] = None
+    white: Annotated[float | None, typer.Option("--range", help="What white is before that: 1, or 255.")] = None
+    resize: Annotated[str | None, typer.Option(help="crop: short side, then the centre; or stretch.")] = None
+    crop_ratio: Annotated[
+        float | None, typer.Option("--crop", help="With crop: the part of the short side that is kept.")
+    ] = None
+    filter: Annotated[str | None, typer.Option(help="Of the resizing: bilinear or bicubic.")] = None
+    channels: Annotated[str | None, typer.Option(help="rgb, bgr or grey.")] = None
+
+    def changes(self) -> dict[str, Any]:
+        """The changes in how pictures are prepared, as `preprocess_of` takes them.
+
+        Raises:
+            ConfigError: a mean or a deviation is no list of numbers.
+        """
+        given = {name: value for name, value in vars(self).items() if name != "labels" and value is not None}
+        return given | {name: _numbers(f"--{name}", given[name]) for name in ("mean", "std") if name in given}
+
+
+def with_pictures(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options about pictures in the place of its parameter `pictures`."""
+    signature, options = (inspect.signature(taken, eval_str=True) for taken in (command, PictureOptions))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        pictures = PictureOptions(**{name: given.pop(name) for name in options.parameters})
+        command(pictures=pictures, **given)
+
+    parameters: list[inspect.Parameter] = []
+    for own in signature.parameters.values():
+        parameters += options.parameters.values() if own.name == "pictures" else [own]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:

@@ -14,30 +14,22 @@ from chanas.commands import target as target_commands
 from chanas.commands.options import (
     RPC,
     Batch,
-    Channels,
     CostModel,
-    CropRatio,
     Devices,
     Dtype,
-    Filter,
     Key,
-    Labels,
-    Mean,
-    Preset,
+    PictureOptions,
     Pretrained,
-    Resize,
     Run,
     Seed,
     Shared,
-    Std,
     Target,
     Threads,
     TuneShare,
     WarmStart,
-    White,
     cost_model_of,
-    picture_changes,
     usage_of,
+    with_pictures,
 )
 from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
@@ -111,6 +103,7 @@ def prescheduler(
     _say(workflows.preschedule(RunDirectory(run), usage, **task, seed=seed))
 
 
+@with_pictures
 def tune(
     model: Annotated[
         str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed).")
@@ -158,15 +151,8 @@ def tune(
         bool, typer.Option(help="Make no more trials of an operator where nothing better than noise is expected.")
     ] = True,
     tune_share: TuneShare = 1.0,
-    labels: Labels = None,
-    preprocess: Preset = None,
-    mean: Mean = None,
-    std: Std = None,
-    white: White = None,
-    resize: Resize = None,
-    crop_ratio: CropRatio = None,
-    filter_: Filter = None,
-    channels: Channels = None,
+    *,
+    pictures: PictureOptions,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop; nothing is written.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, with the time of each operator.")] = False,
@@ -174,7 +160,7 @@ def tune(
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder. How pictures are
     prepared and what classes are called is kept for `chanas predict`."""
     shapes = parse_shapes(shape or ())
-    changes = picture_changes(preprocess, mean, std, white, resize, crop_ratio, filter_, channels)
+    changes = pictures.changes()
     from chanas.workflows.models.chain import Model
     from chanas.workflows.models.effort import Effort
     from chanas.workflows.models.saving import check_place, default_folder
@@ -183,9 +169,9 @@ def tune(
         with named_wait(f"reading {model}"):
             loaded = Model.load(model, shapes, weights)
         known = loaded.opened.pictures
-        if changes or known or labels is not None:
-            loaded = loaded.for_pictures(changes, labels)
-        if known and preprocess is None and not as_json:
+        if changes or known or pictures.labels is not None:
+            loaded = loaded.for_pictures(changes, pictures.labels)
+        if known and pictures.preset is None and not as_json:
             typer.echo(
                 f"pictures   prepared as {loaded.opened.origin['pictures']} says; --preprocess and others change it"
             )

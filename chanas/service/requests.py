@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from chanas.bundle.tuned import LIBRARIES
 from chanas.errors import ServiceError
 
-TORCHVISION = "torchvision:"
 _MAX_VALUES = 1 << 26
 _MAX_MINUTES = 7 * 24 * 60.0
 
@@ -22,7 +22,7 @@ Preset = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 Key = Annotated[str, StringConstraints(pattern=r"^[\w-]{1,40}$")]
 SubSpaceKey = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,40}$")]
 Target = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}(@[\w.-]{1,64})?$")]
-_TORCHVISION = re.compile(rf"{TORCHVISION}[a-z0-9_]{{1,60}}")
+_OF_LIBRARY = re.compile(rf"({'|'.join(LIBRARIES)}):[a-z0-9_][a-z0-9_.]{{0,69}}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 _OF_TABLES = {"space", "num_classes", "sub_spaces", "calibrate"}
@@ -53,7 +53,7 @@ class JobRequest(BaseModel):
     kind        table, search or model
     target      one of the service's, such as cpu, cpu-bf16, or cpu@pi4 for the devices of a key; the fingerprint of a
                 device may stand for its key
-    model       of a model: the hash of an uploaded ONNX file, or torchvision:NAME
+    model       of a model: the hash of an uploaded ONNX file, torchvision:NAME or timm:NAME
     shapes      of a model: shapes of inputs that the file leaves open
     space       of a table or search: a preset's name, or the hash of an uploaded YAML file
     sub_spaces  of a table or search: keys such as r224-w1; all where there are none
@@ -99,8 +99,8 @@ class JobRequest(BaseModel):
 
     def _check_model(self) -> None:
         model = self.model or ""
-        if not (_HASH.fullmatch(model) or _TORCHVISION.fullmatch(model)):
-            raise ValueError(f"model must be the hash of an upload or {TORCHVISION}NAME")
+        if not (_HASH.fullmatch(model) or _OF_LIBRARY.fullmatch(model)):
+            raise ValueError(f"model must be the hash of an upload, {' or '.join(f'{lib}:NAME' for lib in LIBRARIES)}")
         for shape in self.shapes.values():
             if min(shape, default=1) < 1 or math.prod(shape) > _MAX_VALUES:
                 raise ValueError(f"extents of shapes must be above 0, and at most {_MAX_VALUES} values in all")

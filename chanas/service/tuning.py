@@ -21,6 +21,7 @@ from chanas.prescheduler.kernels.backends import backend_of
 from chanas.prescheduler.measuring.shared.client import Client
 from chanas.prescheduler.measuring.shared.job import TuningJob
 from chanas.prescheduler.measuring.shared.workers import Tell
+from chanas.prescheduler.models.sources.opening import check_library
 from chanas.prescheduler.records.merging import merge_records
 from chanas.prescheduler.records.store import device_key
 from chanas.scheduler.pools import PoolMaker
@@ -109,6 +110,7 @@ class Tunings:
             _, _, hardware = self._used(request.target)
             if request.space is not None and not is_hash(request.space):
                 SearchSpace.load(request.space)
+            check_library(request.model or "")
         except ServiceError:
             raise
         except ChanasError as error:

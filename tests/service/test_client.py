@@ -151,6 +151,22 @@ def test_a_key_that_is_no_header(key: str) -> None:
         ServiceClient("http://127.0.0.1:1", tries=1).submit({}, key)
 
 
+@pytest.mark.parametrize("model", ["torchvision:a", "timm:a.b"])
+def test_a_network_of_a_library_is_named_and_not_sent(model: str, capfd: pytest.CaptureFixture[str]) -> None:
+    got: list[bytes] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        got.append(handler.rfile.read(int(handler.headers["Content-Length"])))
+        handler.headers.replace_header("Content-Length", "0")
+        tell(201, {"id": "a"})(handler)
+
+    with answering(answer) as (url, seen), pytest.raises(SystemExit, match="0"):
+        main(["service", "submit", "model", "--model", model, "--url", url])
+    assert [path for path, _ in seen] == ["/v1/jobs"]
+    assert json.loads(got[0])["model"] == model
+    assert capfd.readouterr().out == "a\n"
+
+
 @pytest.mark.parametrize("shape", ["x=0,3", "x=1,-1", "x=", "=1", "x", "x=1,a"])
 def test_a_shape_that_is_none(shape: str) -> None:
     with pytest.raises(ConfigError, match="shape"):

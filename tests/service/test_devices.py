@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import time
 from typing import Any, cast
 
@@ -86,6 +87,17 @@ def test_what_one_device_has_tuned_answers_no_job_of_another(folder: DataFolder)
 def test_a_target_of_no_device_is_refused_with_what_there_is(folder: DataFolder, target: str) -> None:
     with pytest.raises(ServiceError, match="this service's") as told:
         tunings_of(folder, "", "pi4").content(request(target))
+    assert told.value.status == 422
+
+
+def test_a_network_of_a_library_that_is_not_installed_is_refused(
+    folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "timm" else name)
+    tunings = tunings_of(folder, "")
+    assert tunings.content(request("cpu"))
+    with pytest.raises(ServiceError, match="timm:a needs timm, which is not installed: pip install timm") as told:
+        tunings.content(JobRequest(kind="model", model="timm:a"))
     assert told.value.status == 422
 
 

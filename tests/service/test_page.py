@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import Any
@@ -117,6 +118,14 @@ def test_bars_stand_at_their_time_and_are_as_high_as_the_unit_was_busy() -> None
 )
 def test_durations_have_one_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "model"), [("a", "torchvision:a"), ("torchvision:a", "torchvision:a"), ("timm:a.b", "timm:a.b")]
+)
+def test_a_name_without_a_library_is_one_of_torchvision(idle: Service, given: str, model: str) -> None:
+    job = submitted(browser_of(idle), model=given)
+    assert json.loads(idle.store.get("local", job)["request"])["model"] == model
 
 
 def test_an_upload_is_named_by_the_beginning_of_its_hash() -> None:

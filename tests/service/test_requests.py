@@ -35,3 +35,14 @@ def test_a_result_depends_on_effort_and_not_on_how_it_is_begun(fields: dict[str,
 def test_a_share_is_above_zero_and_at_most_one(share: Any) -> None:
     with pytest.raises(ServiceError, match="tune_share"):
         request_of(tune_share=share)
+
+
+@pytest.mark.parametrize("model", ["torchvision:resnet18", "timm:resnet26d", "timm:resnet26d.bt_in1k", "ab" * 32])
+def test_a_network_is_an_upload_or_one_of_a_library(model: str) -> None:
+    assert request_of(model=model).model == model
+
+
+@pytest.mark.parametrize("model", ["timm:", "timm:../a", "timm:hf_hub:a", "timm", "keras:resnet18"])
+def test_another_network_is_refused_with_what_there_is(model: str) -> None:
+    with pytest.raises(ServiceError, match="the hash of an upload, torchvision:NAME or timm:NAME"):
+        request_of(model=model)

@@ -145,7 +145,7 @@ def test_the_line_that_is_printed_continues_the_stage(bench: Bench, name: str) -
     assert "Traceback" not in said
     bench.wait_for_nobody()
     line = said.strip().splitlines()[-1]
-    what = r"\d+ of \d+ \w+|all trials and, in .+, a network of .+"
+    what = r"\d+ of \d+ \w+|\d+ new trials? and, in .+, a network of .+"
     kept = re.search(rf"interrupted, ({what}) are kept; continue with: (.*)", line)
     assert kept is not None, said
     program, *words = shlex.split(kept[2])

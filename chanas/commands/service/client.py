@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from chanas.service.client import ServiceClient
 
 TOKEN = "CHANAS_TOKEN"
-_TORCHVISION = "torchvision:"
 _MAX_CHARACTERS = 160
 
 Url = Annotated[str, typer.Option(help="The service's address.", envvar="CHANAS_SERVICE")]
@@ -40,7 +39,7 @@ def _client(url: str) -> ServiceClient:
 @app.command()
 def submit(
     kind: Annotated[str, typer.Argument(help="model, table or search.")],
-    model: Annotated[str | None, typer.Option(help="Of a model: FILE.onnx or torchvision:NAME.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of a model: FILE.onnx, torchvision:NAME or timm:NAME.")] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="Of a model: NAME=1,3,224,224, of an input that the file leaves open.")
     ] = None,
@@ -65,9 +64,11 @@ def submit(
 ) -> None:
     """Submit a job and print its id."""
     if kind == "model" and model is None:
-        raise ConfigError("a model needs --model, FILE.onnx or torchvision:NAME")
+        raise ConfigError("a model needs --model, FILE.onnx, torchvision:NAME or timm:NAME")
     if kind == "search" and (accuracy_table is None or latency is None):
         raise ConfigError("a search needs --accuracy-table FILE.csv and --latency, such as 5ms")
+    from chanas.prescheduler.models.sources.opening import library_of
+
     client = _client(url)
     demand = {
         "latency_s": None if latency is None else parse_latency_s(latency),
@@ -78,7 +79,7 @@ def submit(
     request: dict[str, Any] = {
         "kind": kind,
         "target": target,
-        "model": None if model is None else _named_or_sent(client, model, ".onnx", model.startswith(_TORCHVISION)),
+        "model": None if model is None else _named_or_sent(client, model, ".onnx", library_of(model) is not None),
         "shapes": dict(map(_parse_shape, shape)) if shape else None,
         "space": None if space is None else _named_or_sent(client, space, ".yaml", "." not in space),
         "num_classes": num_classes,

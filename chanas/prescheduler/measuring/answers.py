@@ -65,10 +65,11 @@ class WorkerError:
 
     @classmethod
     def of(cls, error: Exception) -> WorkerError:
-        """The error of a request over which an exception was raised."""
+        """The error of a request over which an exception was raised; the texts of chanas' own are whole."""
         if isinstance(error, RequestError):
             return error.error
-        return cls(ErrorKind.RAISED, one_line(error, _MAX_TEXT), type(error).__name__)
+        text = str(error) if isinstance(error, ChanasError) else one_line(error, _MAX_TEXT)
+        return cls(ErrorKind.RAISED, text, type(error).__name__)
 
     @classmethod
     def wrong(cls, max_error: float) -> WorkerError:

@@ -23,9 +23,9 @@ import psutil
 
 from chanas import interrupts
 from chanas.core.units import format_bytes
-from chanas.errors import ChanasError, ModelError
+from chanas.errors import ModelError
 from chanas.files.scratch import scratch_folder
-from chanas.prescheduler.measuring.answers import ErrorKind, WorkerError
+from chanas.prescheduler.measuring.answers import ErrorKind
 from chanas.prescheduler.measuring.local.worker import Calls, limit_memory, memory_limit, serve_requests
 from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.requests import Ping, Request
@@ -151,16 +151,6 @@ def check_values(graph: Graph, name: str) -> None:
             )
 
 
-def describe(error: Exception) -> WorkerError:
-    """Describe an error in one line, those of chanas in full."""
-    if isinstance(error, MemoryError):
-        limit = format_bytes(import_limit())
-        return WorkerError(ErrorKind.OUT_OF_MEMORY, f"opening a network may take {limit}")
-    if isinstance(error, ChanasError):
-        return WorkerError(ErrorKind.RAISED, str(error), type(error).__name__)
-    return WorkerError.of(error)
-
-
 def import_limit() -> int:
     """Bytes that opening a network may take: three times what a worker may, for weights as read, as a model, as arrays,
     folded, and in its framework; no more than nearly all that is free."""
@@ -177,7 +167,7 @@ def main() -> None:
     limit_memory(import_limit())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     calls: Calls = {Ping: _ready, OpenNetwork: open_network, FindOutside: find_outside}
-    serve_requests(calls, describe, prepare=lambda: None)
+    serve_requests(calls, prepare=lambda: None)
 
 
 if __name__ == "__main__":

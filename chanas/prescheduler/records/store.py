@@ -137,7 +137,7 @@ class RecordStore:
     """Records of one device (fingerprint, threads, versions of the compiler and of the schedule spaces together) in a
     file that may hold several.
 
-    A file of an older schema is brought to the newest one.
+    A file of an older schema is brought to the newest one. `num_added` counts the trials that were added through it.
 
     Raises:
         CheckpointError: the file is not a SQLite database, or one of a newer schema.
@@ -148,6 +148,7 @@ class RecordStore:
         self.device = device_key(target, tvm_version(), self._spaces)
         self._target = self.device + _usage(target)
         self.path = path
+        self.num_added = 0
         self._was_told = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,6 +260,7 @@ class RecordStore:
             for r in records
         ]
         self._insert("records", rows)
+        self.num_added += len(rows)
 
     def add_remeasured(self, workload: str, records: Iterable[TuningRecord]) -> None:
         """Store the figures of one measurement in turns beside the first ones; the newest of them count."""

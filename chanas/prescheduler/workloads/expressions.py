@@ -12,10 +12,10 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
 from chanas.operators.epilogues import Epilogue, check_epilogue, leaky_slope
+from chanas.prescheduler.workloads.intrinsics import register_intrinsic
 
 _AT_LEAST, _AT_MOST = "tirx.chanas_at_least", "tirx.chanas_at_most"
 _MAXIMUM, _MINIMUM = "tirx.chanas_maximum", "tirx.chanas_minimum"
@@ -79,20 +79,17 @@ def register_bounds() -> None:
     They are calls until the last pass: a choice of one of two values has each of them twice, and an epilogue of some of
     these many times what it is applied to.
     """
-    from tvm.ir import _ffi_api
-
     for name, lower, is_first, on_arm in (
         (_AT_LEAST, _chosen, operator.gt, "llvm.maximum"),
         (_AT_MOST, _chosen, operator.lt, "llvm.minimum"),
         (_MAXIMUM, _chosen_or_nan, operator.gt, "llvm.maximum"),
         (_MINIMUM, _chosen_or_nan, operator.lt, "llvm.minimum"),
     ):
-        _ffi_api.RegisterOp(name, "a choice of one of two that lets NaN through")
-        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-        tvm.ir.register_op_attr(name, "TVectorizable", True)
-        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-        tirx.op.register_intrin_lowering(name, target="default", f=functools.partial(lower, is_first))
-        tirx.op.register_intrin_lowering(name, target="llvm.aarch64", f=functools.partial(_instruction, on_arm))
+        lowerings = {
+            "default": functools.partial(lower, is_first),
+            "llvm.aarch64": functools.partial(_instruction, on_arm),
+        }
+        register_intrinsic(name, "a choice of one of two that lets NaN through", lowerings)
 
 
 def _chosen(is_bound: Callable[[Any, Any], Any], call: Any) -> Any:

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from chanas.errors import ServiceError
+from chanas.prescheduler.models.sources.opening import library_of
 from chanas.service.api.routes import Of, State, Tenant, read_body, read_log
 from chanas.service.api.service import COOKIE, is_open, submit_request, tenant_for
 from chanas.service.api.views import job_view
@@ -72,7 +73,7 @@ async def jobs(
 
 @router.post("/jobs")
 async def submit(service: Of, tenant: Tenant, form: Form) -> Response:
-    """Submit a network: an upload, or one of torchvision. The key in the form makes two clicks one job."""
+    """Submit a network: an upload, or one of torchvision or timm. The key in the form makes two clicks one job."""
     name = form.get("model", "").strip()
     demand: dict[str, Any] = {}
     for field, scale in (("latency_ms", 1e-3), ("minutes", 1.0), ("priority", None)):
@@ -82,7 +83,8 @@ async def submit(service: Of, tenant: Tenant, form: Form) -> Response:
             except ValueError:
                 raise ServiceError(f"{field}: expected a number, got '{form[field][:20]}'", 422) from None
             demand["latency_s" if field == "latency_ms" else field] = value
-    asked = {"kind": "model", "model": form.get("upload") or f"torchvision:{name.removeprefix('torchvision:')}"}
+    named = name if library_of(name) is not None else f"torchvision:{name}"
+    asked = {"kind": "model", "model": form.get("upload") or named}
     text = json.dumps({**asked, "demand": demand}).encode()
     job, _ = await submit_request(service, tenant, parse_request(text), form.get("key", "")[:MAX_KEY] or None)
     return go_to(f"/jobs/{job['id']}")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from chanas.prescheduler.models.proof.reference import Reference
     from chanas.prescheduler.models.sources.model import OpenedModel
     from chanas.prescheduler.models.tuning import Choices, TunedOperators
+    from chanas.prescheduler.records.store import RecordStore
 
 DEFAULT_FOLDER = Path("tuned")
 _MAX_TEXT = 160
@@ -244,7 +245,7 @@ class LoadedModel:
                     first = first_choices(program, hardware, store)
                     known = TunedOperators(first)
                     draft = TunedModel(self, usage, hardware, program, known, seed, watch, reference, hold)
-                    best = _BestSoFar(draft, pool, scratch, folder)
+                    best = _BestSoFar(draft, store, pool, scratch, folder)
                     with watch.step("first build"), named_wait("building the network with likely schedules", progress):
                         built_s = best.begin()
                     if effort.minutes is not None:
@@ -372,8 +373,8 @@ def _schedules(model: TunedModel) -> dict[Any, Any]:
 class _BestSoFar:
     """The fastest program of a network that was built while it is tuned, in its folder as soon as it is there."""
 
-    def __init__(self, draft: TunedModel, pool: Pool, scratch: Path, folder: Path | None) -> None:
-        self._draft, self._pool, self._scratch, self._folder = draft, pool, scratch, folder
+    def __init__(self, draft: TunedModel, store: RecordStore, pool: Pool, scratch: Path, folder: Path | None) -> None:
+        self._draft, self._store, self._pool, self._scratch, self._folder = draft, store, pool, scratch, folder
         self.built: BuiltModel | None = None
         self.told = ""
 
@@ -416,9 +417,11 @@ class _BestSoFar:
 
     def describe(self) -> str:
         """The words about what an interruption leaves."""
+        num = self._store.num_added
+        trials = "1 new trial" if num == 1 else f"{num} new trials"
         if self.built is None or self._folder is None:
-            return "all trials"
-        return f"all trials and, in {self._folder}, a network of {format_latency(self.built.proof.seconds)}"
+            return trials
+        return f"{trials} and, in {self._folder}, a network of {format_latency(self.built.proof.seconds)}"
 
 
 @dataclass(frozen=True)

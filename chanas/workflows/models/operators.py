@@ -70,11 +70,9 @@ def operator_places(network: TunedNetwork) -> list[OperatorRow]:
         CheckpointError: the folder is of an older version, or its files say different things.
         TargetError: it was compiled for another device.
     """
-    from chanas.prescheduler.kernels.cpu.lanes import register_lanes
-    from chanas.prescheduler.workloads.expressions import register_bounds
+    from chanas.prescheduler.kernels.cpu.intrinsics import register_intrinsics
 
-    register_bounds()  # the module's source calls them
-    register_lanes()
+    register_intrinsics()  # the module's source calls them
     kernels = _scheduled(network)
     num_threads = network.target.num_threads
     with limited_to(num_threads):

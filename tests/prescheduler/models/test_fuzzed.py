@@ -14,18 +14,18 @@ import pytest
 import tvm
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from tvm import relax
 
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.importing import check_values
 from chanas.prescheduler.models.lowering import lower
-from chanas.prescheduler.models.module import ProgramModule, program_module
+from chanas.prescheduler.models.module import ProgramModule
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import OpenedModel
 from chanas.prescheduler.models.sources.opening import open_model
-from chanas.prescheduler.tuning.default_points import ranked_points
+
+from .default_programs import default_module, outputs_of
 
 HOST = load_target("cpu")
 OPSETS = range(7, 23)
@@ -342,10 +342,7 @@ def compiled(opened: OpenedModel, run: bool) -> ProgramModule | None:
     graph = simplify(read_graph(opened.proto, opened.inputs))
     check_values(graph, opened.name)
     program = lower(graph, HOST)
-    if not run:
-        return None
-    chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], HOST, 1)[0]) for o in program.tuned}
-    return program_module(program, chosen, HOST)
+    return default_module(program, HOST) if run else None
 
 
 def outcome(model: ModelProto, path: Path, run: bool) -> str:
@@ -359,8 +356,7 @@ def outcome(model: ModelProto, path: Path, run: bool) -> str:
         with HOST.tvm_target() as device, tvm.transform.PassContext(opt_level=3):
             built = tvm.compile(made.module, device)
         inputs = opened.random_inputs()
-        tensors = (tvm.runtime.tensor(np.asarray(a, order="C")) for a in (*inputs, *made.parameters))
-        found = relax.VirtualMachine(built, tvm.cpu())["main"](*tensors)
+        outputs = outputs_of(built, made, inputs)
     except ChanasError as error:
         return "refused" if str(error) and "\n" not in str(error) else f"not one line: {error}"
     except Exception as error:
@@ -368,7 +364,6 @@ def outcome(model: ModelProto, path: Path, run: bool) -> str:
     expected = expected_outputs(model, inputs)
     if expected is None:
         return "right"
-    outputs = [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
     for got, wanted in zip(outputs, expected, strict=True):
         if got.shape != wanted.shape:
             return f"{got.shape} instead of {wanted.shape}"

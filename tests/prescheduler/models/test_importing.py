@@ -111,7 +111,9 @@ WORKER = (
     [
         ("os.kill(os.getpid(), 11)", r"net\.onnx cannot be opened \(crash: .*SIGSEGV"),
         ("time.sleep(60)", r"net\.onnx took more than 0\.5 s"),
-        ("bytearray(1 << 45)", r"net\.onnx cannot be opened \(out of memory"),
+        ("bytearray(1 << 45)", r"net\.onnx cannot be opened \(out of memory: a worker may allocate \d"),
+        ("raise RuntimeError('std::bad_alloc')", r"net\.onnx cannot be opened \(out of memory"),
+        ("raise importing.ModelError(400 * 'long ')", "^(long ){400}$"),
         ("1 / 0", r"net\.onnx cannot be opened \(ZeroDivisionError"),
     ],
 )

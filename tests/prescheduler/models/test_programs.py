@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import tvm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,13 +22,13 @@ from chanas.prescheduler.measuring.requests import BuildModule
 from chanas.prescheduler.models import tuning
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.lowering import _Lowering, lower
-from chanas.prescheduler.models.module import program_module
 from chanas.prescheduler.models.program import Program, tiled_rows
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import OpenedModel
 from chanas.prescheduler.models.sources.torch_models import opened_program
 from chanas.prescheduler.models.tuning import activation_bytes
-from chanas.prescheduler.tuning.default_points import ranked_points
+
+from .default_programs import default_module, outputs_of
 
 HOST = load_target("cpu")
 LANES = HOST.vector_lanes
@@ -89,24 +90,15 @@ def run(compiler: Compiler, tmp_path: Path) -> Run:
     """Compile a network as a program with the default schedules, on one thread or more, and run it."""
 
     def compiled(network: nn.Module, *shapes: tuple[int, ...], choice: int = 0, threads: int = 1) -> Ran:
-        import tvm
-        from tvm import relax
-
         opened = opened_network(network, *shapes)
         target = dataclasses.replace(HOST, num_threads=threads)
         lowered = lower(simplify(read_graph(opened.proto, opened.inputs)), target)
-        chosen = {}
-        for operation in lowered.tuned:
-            workload = operation.choices[min(choice, len(operation.choices) - 1)]
-            chosen[operation.choices] = workload, ranked_points(workload, target, 1)[0]
-        made = program_module(lowered, chosen, target)
+        made = default_module(lowered, target, choice)
         json, library = tmp_path / "net.json", tmp_path / "net.so"
         json.write_text(tvm.ir.save_json(made.module))
         compiler.result(BuildModule(target=target, library=library, module=json), "a network")
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
         inputs = opened.random_inputs(1)
-        found = machine["main"](*(tvm.runtime.tensor(a) for a in (*inputs, *made.parameters)))
-        outputs = [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
+        outputs = outputs_of(tvm.runtime.load_module(str(library)), made, inputs)
         pairs = list(zip(outputs, opened.answer(inputs), strict=True))
         assert all(a.shape == b.shape for a, b in pairs)
         return Ran(lowered, max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs))

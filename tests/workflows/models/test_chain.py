@@ -14,6 +14,7 @@ from networks import NUM_CLASSES, SHAPE
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from chanas import interrupts
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
 from chanas.core.usage import Usage
@@ -85,6 +86,11 @@ def test_an_interrupted_tuning_leaves_a_network_that_is_right(
     monkeypatch.setattr(jobs, "progress_bar", interrupted_bar(3))
     with pytest.raises(KeyboardInterrupt):
         loaded.tune(trials=4, run=tmp_path, progress=False, folder=tmp_path / "net")
+    with contextlib.closing(RecordStore(RunDirectory(tmp_path).records, load_target("cpu"))) as store:
+        num = sum(store.count())
+    assert num > 0
+    trials = "1 new trial" if num == 1 else f"{num} new trials"
+    assert (interrupts.kept() or "").startswith(f"{trials} and, in {tmp_path / 'net'}, a network of ")
     inputs = loaded.opened.random_inputs(seed=7)
     [found], [expected] = Model.open(tmp_path / "net").run(*inputs), loaded.opened.answer(inputs)
     np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -59,11 +59,9 @@ def load_module(json_path: Path) -> Any:
     """A Relax module as `tvm.ir.save_json` wrote it."""
     import tvm
 
-    from chanas.prescheduler.kernels.cpu.lanes import register_lanes
-    from chanas.prescheduler.workloads.expressions import register_bounds
+    from chanas.prescheduler.kernels.cpu.intrinsics import register_intrinsics
 
-    register_bounds()
-    register_lanes()
+    register_intrinsics()
     return tvm.ir.load_json(json_path.read_text(encoding="utf-8"))
 
 

@@ -21,6 +21,8 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from chanas.prescheduler.workloads.intrinsics import register_intrinsic
+
 _DOT, _PAIR, _ROUND = "tirx.chanas_bf16_dot", "tirx.chanas_bf16_pair", "tirx.chanas_bf16_round"
 _ROUND_PAIR, _NEIGHBOURS = "tirx.chanas_bf16_round_pair", "tirx.chanas_bf16_neighbours"
 _LANES = 16
@@ -59,35 +61,34 @@ declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x
 
 
 @functools.cache
-def _register() -> None:
-    """Make the operations known to the compiler, once in a process."""
-    from tvm.ir import _ffi_api
-
-    for name in (_DOT, _PAIR, _ROUND, _ROUND_PAIR, _NEIGHBOURS):
-        _ffi_api.RegisterOp(name, "bfloat16 arithmetic on bits")
-        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-        tvm.ir.register_op_attr(name, "TVectorizable", True)
-    tirx.op.register_intrin_lowering(_DOT, target="llvm", f=_lower_dot, level=10)
-    tirx.op.register_intrin_lowering(_ROUND, target="llvm", f=_lower_round, level=10)
-    tirx.op.register_intrin_lowering(_ROUND_PAIR, target="llvm", f=_lower_round_pair, level=10)
-    tirx.op.register_intrin_lowering(_NEIGHBOURS, target="llvm", f=_lower_neighbours, level=10)
+def register_bf16() -> None:
+    """Make the operations known to the compiler, once in a process: before it makes one or reads any."""
+    lowerings = {
+        _DOT: {"llvm": _lower_dot},
+        _PAIR: {},
+        _ROUND: {"llvm": _lower_round},
+        _ROUND_PAIR: {"llvm": _lower_round_pair},
+        _NEIGHBOURS: {"llvm": _lower_neighbours},
+    }
+    for name, lowering in lowerings.items():
+        register_intrinsic(name, "bfloat16 arithmetic on bits", lowering)
 
 
 def pair(values: Any, weights: Any) -> Any:
     """Two products, as a term of `dot_sum`; both arguments are words, one for each lane."""
-    _register()
+    register_bf16()
     return tirx.call_intrin("float32", _PAIR, values, weights)
 
 
 def broadcast_pair(low: Any, high: Any, weights: Any) -> Any:
     """The same with two values for all lanes: bits in a buffer, where `high` is the element after `low`."""
-    _register()
+    register_bf16()
     return tirx.call_intrin("float32", _PAIR, low, high, weights)
 
 
 def broadcast_quad(values: Sequence[Any], weights: Any) -> Any:
     """The same with four values that follow one another: the first two for even lanes, the others for odd ones."""
-    _register()
+    register_bf16()
     return tirx.call_intrin("float32", _PAIR, *values, weights)
 
 
@@ -99,7 +100,7 @@ def join(low: Any, high: Any) -> Any:
 
 def neighbours(low: Any, high: Any) -> Any:
     """A word of an element of a uint16 buffer and the one 16 further, of 16 elements each as a vector."""
-    _register()
+    register_bf16()
     return tirx.call_intrin("float32", _NEIGHBOURS, low, high)
 
 
@@ -112,13 +113,13 @@ def halves(word: Any) -> tuple[Any, Any]:
 
 def round_pair(low: Any, high: Any) -> Any:
     """A word of the bfloat16 numbers nearest to two float32."""
-    _register()
+    register_bf16()
     return tirx.call_intrin("float32", _ROUND_PAIR, low, high)
 
 
 def round_bits(value: Any) -> Any:
     """uint16 bits of the bfloat16 nearest to a float32."""
-    _register()
+    register_bf16()
     return tirx.call_intrin("uint16", _ROUND, value)
 
 
@@ -130,7 +131,7 @@ def widen(bits: Any) -> Any:
 @functools.cache
 def dot_reducer() -> Any:
     """A reducer like `te.sum`, of terms that are `pair`s, `broadcast_pair`s or `broadcast_quad`s."""
-    _register()
+    register_bf16()
     return te.comm_reducer(
         lambda total, term: tirx.call_intrin("float32", _DOT, total, term),
         lambda dtype: tirx.const(0, dtype),

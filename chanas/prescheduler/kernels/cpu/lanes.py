@@ -13,6 +13,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from chanas.prescheduler.workloads.intrinsics import register_intrinsic
+
 _TURNED, _REPEATED = "tirx.chanas_turned", "tirx.chanas_repeated"
 
 
@@ -35,14 +37,8 @@ def repeated(lane: Any, numbers: Sequence[Any]) -> Any:
 @functools.cache
 def register_lanes() -> None:
     """Make `turned` and `repeated` known to the compiler, once in a process: before it makes one or reads any."""
-    from tvm.ir import _ffi_api
-
     for name, lower in ((_TURNED, _lower_turned), (_REPEATED, _lower_repeated)):
-        _ffi_api.RegisterOp(name, "numbers of vectors in another order")
-        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-        tvm.ir.register_op_attr(name, "TVectorizable", True)
-        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-        tirx.op.register_intrin_lowering(name, target="default", f=lower)
+        register_intrinsic(name, "numbers of vectors in another order", {"default": lower})
 
 
 def _lower_repeated(call: Any) -> Any:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas import interrupts
+from chanas.core.units import format_bytes
 from chanas.devices.lean_tvm import hide_torch
 from chanas.devices.timing import Call, TimingSettings
 from chanas.network.bfloat16 import from_bits
@@ -341,9 +342,10 @@ CALLS: dict[type[Request], Callable[[Any], Any]] = {
 
 
 def describe(error: Exception) -> WorkerError:
-    """Describe an error in one short line."""
+    """Describe an error in one line."""
     if isinstance(error, MemoryError) or "bad_alloc" in str(error):
-        text = f"a worker may allocate {memory_limit() / (1 << 30):.1f} GiB"
+        limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        text = "" if limit == resource.RLIM_INFINITY else f"a worker may allocate {format_bytes(limit)}"
         return WorkerError(ErrorKind.OUT_OF_MEMORY, text)
     return WorkerError.of(error)
 

@@ -15,9 +15,7 @@ from chanas.prescheduler.models.sources.model import Array
 if TYPE_CHECKING:
     from chanas.prescheduler.models.reading.making import Maker
 
-_SHOWN = 8  # values of an attribute in a message
-MAX_STEPS = 1024
-"""Steps of a loop that are written out at most."""
+_MAX_STEPS = 1024  # of a loop that is written out
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,16 +154,16 @@ class Call:
             raise self.refused(f"has {name} {found!r}; known: {', '.join(known)}")
         return found
 
-    def unused(self, name: str, default: Any) -> None:
-        """Check that an attribute has its default, the only value that is there.
+    def check_steps(self, num: int) -> None:
+        """Check that a loop has few enough steps to be written out.
 
         Raises:
-            ModelError: it has another one.
+            ModelError: it has more.
         """
-        found = self.given.get(name, default)
-        if found != default:
-            text = list(found)[:_SHOWN] if isinstance(found, tuple) else found
-            raise self.refused(f"has {name} {text!r}, which is not there (expected {default!r})")
+        if num > _MAX_STEPS:
+            raise self.refused(
+                f"has more than {_MAX_STEPS} steps, the most that are written out; give a shorter --shape"
+            )
 
     def refused(self, why: str) -> ModelError:
         """The error about this node: `why` goes on after its operator and its name."""

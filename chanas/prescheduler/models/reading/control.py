@@ -8,39 +8,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chanas.prescheduler.models.graph import Constant, Read
-from chanas.prescheduler.models.reading.call import MAX_STEPS, Call, Given, Listed, reads
+from chanas.prescheduler.models.reading.call import Call, Given, Listed, reads
 from chanas.prescheduler.models.reading.making import constant
 
 
 @reads("If", attributes=["then_branch", "else_branch"])
 def _if(call: Call) -> Sequence[Given]:
-    condition = call.input(0)
-    if not isinstance(condition, Constant):
-        raise call.refused(
-            "is a branch that depends on the network's input, which can't be tuned as one program; export the network "
-            "without"
-        )
-    return call.body(call.attribute("then_branch" if condition.value.ravel()[0] else "else_branch"), [])
+    return call.body(call.attribute("then_branch" if _known(call, call.input(0), "branch") else "else_branch"), [])
 
 
 @reads("Loop", attributes=["body"])
 def _loop(call: Call) -> Sequence[Given]:
     """Values that go round, at the end, and those that each round gives, one after the other."""
     graph = call.attribute("body")
-    limit = call.known_number(0, "number of rounds") if call.has(0) else None
+    limit = _known(call, call.input(0), "loop") if call.has(0) else None
     goes_on: Given = call.input(1) if call.has(1) else constant(True, "bool")
     state = [call.value(i) for i in range(2, len(call.inputs))]
     given: list[list[Given]] = [[] for _ in range(len(graph.output) - 1 - len(state))]
     num = 0
-    while limit is None or num < limit:
-        if not isinstance(goes_on, Constant):
-            raise call.refused(
-                "is a loop that ends when numbers of the network's input say so, which can't be tuned as one program; "
-                "export the network without"
-            )
-        if not goes_on.value.ravel()[0]:
-            break
-        _check_steps(call, num + 1)
+    while (limit is None or num < limit) and _known(call, goes_on, "loop"):
+        call.check_steps(num + 1)
         goes_on, *found = call.body(graph, [constant(num, "int64"), goes_on, *state])
         state = found[: len(state)]
         for values, value in zip(given, found[len(state) :], strict=True):
@@ -91,7 +78,7 @@ def _scanned(call: Call, values: Sequence[Read]) -> list[Given]:
     if len(lengths) != 1 or 0 in lengths:
         raise call.refused(f"goes along axes of {sorted(lengths)} numbers; expected one length above 0")
     (length,) = lengths
-    _check_steps(call, length)
+    call.check_steps(length)
     num_given = len(graph.output) - len(state)
     given: list[list[Given]] = [[] for _ in range(num_given)]
     for t in range(length):
@@ -112,9 +99,18 @@ def _scanned(call: Call, values: Sequence[Read]) -> list[Given]:
     return [*state, *outs]
 
 
-def _check_steps(call: Call, num: int) -> None:
-    if num > MAX_STEPS:
-        raise call.refused(f"has {num} rounds or more, of which at most {MAX_STEPS} are written out")
+def _known(call: Call, value: Given, what: str) -> int:
+    """The number, or the truth, that decides where a branch or a loop goes.
+
+    Raises:
+        ModelError: it is computed from the network's input.
+    """
+    if not isinstance(value, Constant):
+        raise call.refused(
+            f"is a {what} that depends on the network's input, which can't be tuned as one program; export the network "
+            "without"
+        )
+    return int(value.value.ravel()[0])
 
 
 def _stacked(call: Call, rounds: Sequence[Given], axis: int) -> Read:

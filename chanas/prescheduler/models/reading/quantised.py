@@ -46,7 +46,14 @@ def _dequantize(call: Call) -> Read:
 
 @reads("QuantizeLinear", attributes=["axis", "block_size", "output_dtype", "saturate", "precision"])
 def _quantize(call: Call) -> Read:
+    """`saturate` is about floats of 8 bits alone: whole numbers are always kept within their type."""
+    import onnx
+
     make, axis = call.make, _axis(call)
+    precision = int(call.attribute("precision", 0))
+    if precision not in (0, onnx.TensorProto.FLOAT):  # by default the scale's, and all floats are float32 here
+        name = onnx.TensorProto.DataType.Name(precision).lower()
+        raise call.refused(f"has precision {name}, which is not there; known: float32")
     number = int(call.attribute("output_dtype", 0))
     dtype = make.dtype_of(call.input(2)) if call.has(2) else type_of(call, number) if number else "uint8"
     zero = _by_axis(call, 2, axis) if call.has(2) else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chanas.prescheduler.models.graph import Constant, Read
-from chanas.prescheduler.models.reading.call import MAX_STEPS, Call, reads
+from chanas.prescheduler.models.reading.call import Call, reads
 from chanas.prescheduler.models.reading.making import constant
 
 _ATTRIBUTES = (
@@ -62,8 +62,7 @@ def _layer(call: Call, num_gates: int, names: Sequence[str], step: Step, *, adde
     is_first = bool(call.attribute("layout", 0))
     x = make.transpose(call.input(0), (1, 0, 2)) if is_first else call.input(0)
     length, num, _ = make.shape_of(x)
-    if length > MAX_STEPS:
-        raise call.refused(f"has {length} steps, of which at most {MAX_STEPS} are written out; give a shorter --shape")
+    call.check_steps(length)
     hidden = int(call.attribute("hidden_size", call.shape(2)[-1]))
     way = call.choice("direction", "forward", ("forward", "reverse", "bidirectional"))
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[way]

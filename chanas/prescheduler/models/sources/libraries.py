@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,11 +87,9 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
         weights: a state dict, `.safetensors` or of torch.save; random weights without it.
 
     Raises:
-        ModelError: the library is not installed or has no such network, or it does not take such an image.
+        ModelError: the library has no such network, or it does not take such an image.
         CheckpointError: the weights are missing, damaged, or those of another network.
     """
-    if importlib.util.find_spec(library) is None:
-        raise ModelError(f"{library}:{name} needs {library}, which is not installed: pip install {library}")
     found = MAKERS[library](name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

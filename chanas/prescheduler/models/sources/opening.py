@@ -7,6 +7,7 @@ answer. Pickles are refused before anything of them is read.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import zipfile
 from pathlib import Path
 
@@ -59,7 +60,19 @@ def library_of(source: str | Path) -> str | None:
     return library if colon and library in LIBRARIES else None
 
 
+def check_library(source: str | Path) -> None:
+    """Refuse a network of a library that is not there.
+
+    Raises:
+        ModelError: the library is not installed.
+    """
+    library = library_of(source)
+    if library is not None and importlib.util.find_spec(library) is None:
+        raise ModelError(f"{source} needs {library}, which is not installed: pip install {library}")
+
+
 def _opened(source: str | Path, shapes: Shapes, weights: Path | None, exported: Path | None) -> OpenedModel:
+    check_library(source)
     library = library_of(source)
     if library is not None:
         from chanas.prescheduler.models.sources.libraries import open_library_network

@@ -16,13 +16,12 @@ from chanas.errors import MeasureError
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.graph import Graph
 from chanas.prescheduler.models.lowering import lower
-from chanas.prescheduler.models.module import ProgramModule, program_module
 from chanas.prescheduler.models.program import Program, TunedOperation
 from chanas.prescheduler.models.proof.proving import Proof, prove
 from chanas.prescheduler.models.proof.reference import reference_of
 from chanas.prescheduler.models.reading.reader import read_graph
-from chanas.prescheduler.tuning.default_points import ranked_points
 
+from ..default_programs import default_module
 from ..onnx_files import model, opened_and_read
 
 HOST = load_target("cpu")
@@ -35,12 +34,6 @@ def weight(*shape: int, seed: int = 0, scale: float = 1.0) -> Any:
     return (scale * values).astype(np.float32)
 
 
-def built(program: Program) -> ProgramModule:
-    """The module of a program with default schedules."""
-    chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], HOST, 1)[0]) for o in program.tuned}
-    return program_module(program, chosen, HOST)
-
-
 Prove = Callable[[Any, Callable[[Graph], Program]], Proof]
 
 
@@ -50,7 +43,9 @@ def proven(tmp_path: Path) -> Prove:
 
     def run(proto: Any, make: Callable[[Graph], Program]) -> Proof:
         opened, graph = opened_and_read(proto, tmp_path)
-        return prove(built(make(graph)), reference_of(opened, graph), HOST, tmp_path / "module.so", num_rounds=1)
+        return prove(
+            default_module(make(graph), HOST), reference_of(opened, graph), HOST, tmp_path / "module.so", num_rounds=1
+        )
 
     return run
 
@@ -188,4 +183,4 @@ def test_a_model_that_was_exported_wrongly_is_told_from_a_wrong_program(tmp_path
     opened, graph = opened_and_read(chain(), tmp_path)
     framework = dataclasses.replace(opened, answer=lambda inputs: [1.5 * o for o in opened.answer(inputs)])
     with pytest.raises(MeasureError, match="differs already as it was exported to ONNX"):
-        prove(built(lower(graph, HOST)), reference_of(framework, graph), HOST, tmp_path / "module.so")
+        prove(default_module(lower(graph, HOST), HOST), reference_of(framework, graph), HOST, tmp_path / "module.so")

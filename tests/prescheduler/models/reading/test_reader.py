@@ -98,6 +98,11 @@ CASES: Mapping[str, tuple[str, Sequence[Array | None], Mapping[str, Any]]] = {
         [wholes(0, 255, 4, 6, dtype="uint8"), np.abs(floats(4, 3)), wholes(0, 255, 4, 3, dtype="uint8")],
         {"axis": 1, "block_size": 2},
     ),
+    "few bits beyond their type": (
+        "QuantizeLinear",
+        [100 * floats(5, 6), SCALE, np.int8(3)],
+        {"saturate": 0, "precision": onnx.TensorProto.FLOAT},
+    ),
     "whole products": (
         "MatMulInteger",
         [wholes(0, 255, 3, 40, dtype="uint8"), wholes(-128, 127, 40, 5, dtype="int8"), np.uint8([12]), np.int8([3])],
@@ -162,11 +167,36 @@ def test_a_loop_of_known_length_is_written_out(limit: int, last: str) -> None:
     assert_computed(model_of([node], {**weights, "step": np.float32(0.5)}, ["end", "all"]))
 
 
-def test_a_loop_that_numbers_end_is_refused() -> None:
+DEPENDS = "{} that depends on the network's input, which can't be tuned as one program"
+LONG = "has more than 1024 steps, the most that are written out; give a shorter --shape"
+
+
+def refused(node: Any, weights: Mapping[str, Array], name: str, value: Array, message: str) -> None:
+    """Assert that a node is refused which reads a value of the network's input."""
+    taken = helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+    with pytest.raises(ModelError, match=f"^{node.op_type} .*{message}"):
+        read_graph(model_of([node], weights, node.output, [taken]), [TensorFacts(name, value.shape, value.dtype.name)])
+
+
+def test_a_branch_or_a_loop_that_depends_on_the_input_is_refused() -> None:
     node, weights = loop(9, "is_less")
-    step = helper.make_tensor_value_info("step", 1, [])
-    with pytest.raises(ModelError, match="loop that ends when numbers of the network's input say so"):
-        read_graph(model_of([node], weights, ["end", "all"], [step]), [TensorFacts("step", (), "float32")])
+    refused(node, weights, "step", np.float32(0.5), DEPENDS.format("loop"))
+    del weights["limit"]
+    refused(node, {**weights, "step": np.float32(0.5)}, "limit", number(3), DEPENDS.format("loop"))
+    branch = helper.make_graph([], "branch", [], [helper.make_tensor_value_info("start", 1, [2])])
+    node = helper.make_node("If", ["is_less"], ["y"], then_branch=branch, else_branch=branch)
+    refused(node, weights, "is_less", np.array(True), DEPENDS.format("branch"))
+
+
+def test_more_steps_than_are_written_out_are_refused() -> None:
+    node, weights = loop(2000, "goes_on")
+    refused(node, weights, "step", np.float32(0.5), LONG)
+    row, out = (helper.make_tensor_value_info(name, 1, None) for name in ("x", "next"))
+    body = helper.make_graph([helper.make_node("Identity", ["x"], ["next"])], "body", [row], [out])
+    node = helper.make_node("Scan", ["rows"], ["all"], body=body, num_scan_inputs=1)
+    refused(node, {}, "rows", floats(1025, 3), LONG)
+    node = helper.make_node("RNN", ["rows", "w", "r"], ["all"], hidden_size=2)
+    refused(node, {"w": floats(1, 2, 3), "r": floats(1, 2, 2)}, "rows", floats(1025, 1, 3), LONG)
 
 
 def test_a_scan_goes_along_axes_in_both_directions() -> None:
@@ -220,6 +250,12 @@ def test_a_computed_bias_of_another_size_is_refused_with_its_node() -> None:
     model = model_of([helper.make_node("Conv", ["x", "w", "x"], ["y"])], {"w": floats(2, 3, 3, 3)}, ["y"], [taken])
     with pytest.raises(ModelError, match=r"Conv .*y.* does not fit what it reads"):
         read_graph(model, [TensorFacts("x", (1, 3, 4, 4), "float32")])
+
+
+def test_few_bits_that_are_divided_in_another_precision_are_refused() -> None:
+    node = helper.make_node("QuantizeLinear", ["x", "s"], ["y"], precision=onnx.TensorProto.FLOAT16)
+    with pytest.raises(ModelError, match=r"QuantizeLinear .*y.* has precision float16, which is not there"):
+        read_graph(model_of([node], {"x": floats(4), "s": SCALE}, ["y"]), [])
 
 
 def test_operators_that_are_not_there_are_named_together_without_those_that_are() -> None:
