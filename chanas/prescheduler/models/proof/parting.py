@@ -19,7 +19,7 @@ from chanas.prescheduler.models.module import ProgramModule, program_module
 from chanas.prescheduler.models.program import Program, TunedOperation
 from chanas.prescheduler.models.proof.comparing import build, compare
 from chanas.prescheduler.models.proof.reference import Reference
-from chanas.prescheduler.models.proof.rounding import allowed, growths
+from chanas.prescheduler.models.proof.rounding import Growth, allowed
 from chanas.prescheduler.models.proof.uncertainty import values_and_moved
 from chanas.prescheduler.models.sources.onnx_models import values_of
 from chanas.prescheduler.workloads.comparison import Difference, Draw, difference
@@ -54,8 +54,7 @@ class _Search:
         self.program, self.opened = made.program, reference.opened
         self.nodes = {name: node for node in self.opened.proto.graph.node for name in node.output if name}
         self.names = {v: name for v, name in made.program.names.items() if name in self.nodes}
-        growth = growths(reference.graph)
-        self.growths = {node.name: growth[v] for v, node in numbered(reference.graph)}
+        self.growths = {node.name: reference.growths[v] for v, node in numbered(reference.graph)}
         self.before = _ancestors(made.program)
         self.deadline = time.monotonic() + _SECONDS
 
@@ -96,7 +95,7 @@ class _Search:
         names = [self.names[v] for v in values]
         expected, *moved = values_and_moved(self.opened, names, self.draw.inputs)
         kept = [i for i, v in enumerate(values) if expected[i].size == math.prod(self.program.value(v).shape)]
-        bounds = [allowed(expected[i], [m[i] for m in moved], self.growths.get(names[i], 0.0)) for i in kept]
+        bounds = [allowed(expected[i], [m[i] for m in moved], self.growths.get(names[i], Growth())) for i in kept]
         draw = Draw(self.draw.name, self.draw.inputs, tuple(expected[i] for i in kept), tuple(bounds))
         program = with_outputs(self.program, [values[i] for i in kept])
         made = program_module(program, self.made.chosen, self.target)

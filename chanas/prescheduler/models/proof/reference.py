@@ -6,6 +6,7 @@ there is time to ask it.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from chanas.errors import ModelError
 from chanas.network.inputs import KINDS, drawn_inputs
 from chanas.prescheduler.models.graph import Constant, Graph
-from chanas.prescheduler.models.proof.rounding import allowed, growths, moved_answers
+from chanas.prescheduler.models.proof.rounding import Growth, allowed, growths, moved_answers
 from chanas.prescheduler.models.sources.model import Array, OpenedModel
 from chanas.prescheduler.workloads.comparison import Draw, difference
 
@@ -31,18 +32,25 @@ _PASSED_ON = ("reshape", "astype", "permute_dims", "slice", "strided_slice", "br
 class Reference:
     """The framework's answers with which every program of a network is compared; they are asked for once.
 
+    growths   of rounding errors up to each value of the graph
     draws     at least one; programs are timed on the first
     unproven  names of outputs that are alike for other inputs: comparing them with the framework's says nothing
     """
 
     opened: OpenedModel
     graph: Graph
+    growths: tuple[Growth, ...]
     draws: tuple[Draw, ...]
     unproven: tuple[str, ...] = ()
 
     @property
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(output.shape for output in self.draws[0].outputs)
+
+    def growth(self, output: int) -> Growth:
+        """The growth of rounding errors up to an output."""
+        read = self.graph.outputs[output]
+        return Growth() if isinstance(read, Constant) else self.growths[read]
 
 
 def reference_of(opened: OpenedModel, graph: Graph, seed: int = 0) -> Reference:
@@ -55,7 +63,7 @@ def reference_of(opened: OpenedModel, graph: Graph, seed: int = 0) -> Reference:
         ModelError: the framework can't run the network, its outputs are never numbers or differ from call to call, or
             one has no elements, so that there is nothing to compare with.
     """
-    asking = _Asking(opened, graph, seed)
+    asking = _Asking(Reference(opened, graph, tuple(growths(graph)), ()), seed)
     finite: list[Draw] = []
     others: list[Draw] = []
     for name, inputs in asking.inputs():
@@ -68,16 +76,17 @@ def reference_of(opened: OpenedModel, graph: Graph, seed: int = 0) -> Reference:
     if not draws:
         raise asking.error
     asking.check_repeatable(draws[0])
-    return Reference(opened, graph, tuple(draws), tuple(map(opened.output_name, _unproven(draws))))
+    unproven = tuple(map(opened.output_name, _unproven(draws)))
+    return dataclasses.replace(asking.reference, draws=tuple(draws), unproven=unproven)
 
 
 class _Asking:
     """The framework asked for its outputs, with a limit of time; `error` says why there are none."""
 
-    def __init__(self, opened: OpenedModel, graph: Graph, seed: int) -> None:
-        self.opened, self.graph, self.seed = opened, graph, seed
-        self.growths = growths(graph)
-        self.can_move = any(facts.dtype.startswith("float") for facts in opened.inputs)
+    def __init__(self, reference: Reference, seed: int) -> None:
+        self.reference, self.seed = reference, seed
+        self.opened, self.growth = reference.opened, reference.growth
+        self.can_move = any(facts.dtype.startswith("float") for facts in reference.opened.inputs)
         self.begun = time.monotonic()
         self.error = ModelError(
             "the network itself gives NaN or infinity for random inputs, so that its tuned program can't be compared "
@@ -92,7 +101,7 @@ class _Asking:
         """Inputs of each kind, and in the end such with zeros for all whole numbers; none twice."""
         shapes = [(facts.shape, facts.dtype) for facts in self.opened.inputs]
         seen: list[list[Array]] = []
-        tables, zeros = index_limits(self.graph), list[int | None]([1] * len(shapes))
+        tables, zeros = index_limits(self.reference.graph), list[int | None]([1] * len(shapes))
         for kind, limits in (*((kind, tables) for kind in KINDS), (KINDS[0], zeros)):
             found = drawn_inputs(kind, shapes, limits, self.seed)
             if not any(all(map(np.array_equal, found, other)) for other in seen):
@@ -129,10 +138,6 @@ class _Asking:
             tuple(outputs),
             tuple(allowed(o, [m[i] for m in moved], self.growth(i), not self.can_move) for i, o in enumerate(outputs)),
         )
-
-    def growth(self, output: int) -> float:
-        read = self.graph.outputs[output]
-        return 0.0 if isinstance(read, Constant) else self.growths[read]
 
     def check_repeatable(self, draw: Draw) -> None:
         """Ask once more, if there is time.

@@ -2,11 +2,12 @@
 
 An output is right if each of its numbers is within
 
-    2⁻²⁴ · growth · largest  +  max(32 · moved by one step, moved by 32 steps)
+    2⁻²⁴ · (growth · largest + own)  +  max(32 · moved by one step, moved by 32 steps)
 
 of the framework's. `largest` is the largest magnitude of that output alone. `growth` is summed along the longest path
 to it: 8 for each node that computes, and 4 · √K for one that sums K terms (rounding errors of sums in any order grow
-with √K; Higham & Mary, SIAM J. Sci. Comput. 41, 2019), which Winograd's transforms stay within. What a number is
+with √K; Higham & Mary, SIAM J. Sci. Comput. 41, 2019), which Winograd's transforms stay within. `own` is 8 for a
+sigmoid, 0 for others: as 1 / 2 + tanh(x / 2) / 2 it is exact to a share of 1, however small it is. What a number is
 `moved` by is the difference in the framework's own answer when every number of the inputs moves by one or 32 units in
 the last place, up or down at random: where numbers cancel each other, or a threshold is near, the framework's answer is
 as uncertain as ours. Whole numbers and truths are equal, but where they move.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,13 +43,26 @@ _MOVES = frozenset(
 """Operators that pass numbers on as they are."""
 
 
-def growths(graph: Graph) -> list[float]:
-    """The growth of rounding errors up to each value: that of inputs is 0."""
-    found = [0.0] * len(graph.inputs)
+@dataclass(frozen=True)
+class Growth:
+    """Rounding errors up to a value, in units of 2⁻²⁴: as a share of its largest number, and of 1."""
+
+    of_largest: float = 0.0
+    of_one: float = 0.0
+
+
+def growths(graph: Graph) -> list[Growth]:
+    """The growth of rounding errors up to each value: there are none in inputs."""
+    found = [Growth()] * len(graph.inputs)
     for _, node in numbered(graph):
-        before = max((found[r] for r in node.reads if not isinstance(r, Constant)), default=0.0)
-        own = 0.0 if node.op in _MOVES else _EACH + _SUM * math.sqrt(_num_terms(graph, node))
-        found.append(before + own)
+        before = [found[r] for r in node.reads if not isinstance(r, Constant)]
+        of_largest = max((g.of_largest for g in before), default=0.0)
+        if node.op in _MOVES:
+            found.append(Growth(of_largest, max((g.of_one for g in before), default=0.0)))
+        else:
+            own = _EACH + _SUM * math.sqrt(_num_terms(graph, node))
+            is_sigmoid = "sigmoid" in (node.op, node.attributes.get("name"))
+            found.append(Growth(of_largest + own, _EACH if is_sigmoid else 0.0))
     return found
 
 
@@ -89,7 +104,7 @@ def moved_answers(answer: Answer, inputs: Sequence[Array], seed: int = 0) -> Ite
         yield answer(moved_inputs(inputs, steps, rng))
 
 
-def allowed(expected: Array, moved: Sequence[Array], growth: float, are_fixed: bool = False) -> Array:
+def allowed(expected: Array, moved: Sequence[Array], growth: Growth, are_fixed: bool = False) -> Array:
     """Distance that another program's number may have from each number of an output: float32, of its shape.
 
     Args:
@@ -104,7 +119,7 @@ def allowed(expected: Array, moved: Sequence[Array], growth: float, are_fixed: b
             jumps |= other != expected
         return np.where(jumps, np.float32(np.inf), np.float32(0.0))
     largest = largest_of(expected)
-    found = np.full(expected.shape, _UNIT * growth * largest)
+    found = np.full(expected.shape, _UNIT * (growth.of_largest * largest + growth.of_one))
     if not moved:
         if not are_fixed:
             found = np.maximum(found, _UNMOVED * largest)

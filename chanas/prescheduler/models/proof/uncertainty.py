@@ -16,7 +16,7 @@ import numpy as np
 
 from chanas.errors import ModelError
 from chanas.prescheduler.models.proof.reference import Reference
-from chanas.prescheduler.models.proof.rounding import STEPS, allowed, growths, moved_inputs
+from chanas.prescheduler.models.proof.rounding import STEPS, allowed, moved_inputs
 from chanas.prescheduler.models.sources.model import Array, OpenedModel
 from chanas.prescheduler.models.sources.onnx_models import values_of
 from chanas.prescheduler.workloads.comparison import Comparison, Difference, Draw
@@ -89,14 +89,7 @@ def _of_outputs(reference: Reference, draw: Draw, outputs: Sequence[int]) -> lis
         expected, *moved = values_and_moved(reference.opened, names, draw.inputs) if names else [[]]
     except ModelError:
         return []
-    return [
-        allowed(numbers, [m[k] for m in moved], _growth(reference, outputs[k])) for k, numbers in enumerate(expected)
-    ]
-
-
-def _growth(reference: Reference, output: int) -> float:
-    read = reference.graph.outputs[output]
-    return growths(reference.graph)[read] if isinstance(read, int) else 0.0
+    return [allowed(numbers, [m[k] for m in moved], reference.growth(outputs[k])) for k, numbers in enumerate(expected)]
 
 
 def _with_ties(reference: Reference, draw: Draw, output: int, apart: Difference) -> Array:
@@ -112,7 +105,7 @@ def _with_ties(reference: Reference, draw: Draw, output: int, apart: Difference)
     except ModelError:  # no framework gives the numbers themselves
         return given
     axis = attributes.get("axis", -1 if node.op_type == "TopK" else 0) % numbers.ndim
-    bounds = allowed(numbers, [m[0] for m in moved], _growth(reference, output))
+    bounds = allowed(numbers, [m[0] for m in moved], reference.growth(output))
     shape = list(numbers.shape)
     shape[axis] = draw.outputs[output].size * shape[axis] // numbers.size
     right, found = draw.outputs[output].ravel(), given.ravel().copy()
