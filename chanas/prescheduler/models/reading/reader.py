@@ -34,6 +34,8 @@ from chanas.prescheduler.models.reading.types import check_types
 from chanas.prescheduler.models.sources.model import OWN_TYPES, Array, TensorFacts
 
 _DOMAINS = ("", "ai.onnx")
+_RUNTIMES_OWN = ("com.microsoft", "com.ms.")
+"""How names of the domains begin that ONNX Runtime has for itself."""
 _MAX_TEXT, _SHOWN = 160, 3
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -180,10 +182,10 @@ class _Reader:
             if name not in names and not is_known and not _has_schema_function(other):
                 names.append(name)
         more = f"; further on {', '.join(names[1 : 1 + _SHOWN])}" if len(names) > 1 else ""
-        return ModelError(
-            f"operator {names[0]} (node {_place(node)}) is not there{more}; export the network with standard operators "
-            "(torch.onnx.export with another opset_version often does)"
-        )
+        way = "export the network with standard operators (torch.onnx.export with another opset_version often does)"
+        if node.domain.startswith(_RUNTIMES_OWN):
+            way = "ONNX Runtime's optimizer or quantizer wrote it: take the file that it was given"
+        return ModelError(f"operator {names[0]} (node {_place(node)}) is not there{more}; {way}")
 
     # ---- what a node stands for ------------------------------------------------------------------------------------
     def _function(

@@ -258,6 +258,13 @@ def test_few_bits_that_are_divided_in_another_precision_are_refused() -> None:
         read_graph(model_of([node], {"x": floats(4), "s": SCALE}, ["y"]), [])
 
 
+def test_operators_of_onnx_runtime_itself_lead_back_to_the_file_that_it_was_given() -> None:
+    taken = helper.make_tensor_value_info("x", 1, [4])
+    node = helper.make_node("DynamicQuantizeLSTM", ["x"], ["y"], domain="com.microsoft")
+    with pytest.raises(ModelError, match=r"is not there; ONNX Runtime's .* take the file that it was given"):
+        read_graph(model_of([node], {}, ["y"], [taken]), [TensorFacts("x", (4,), "float32")])
+
+
 def test_operators_that_are_not_there_are_named_together_without_those_that_are() -> None:
     taken = helper.make_tensor_value_info("x", 1, [4])
     nodes = [
