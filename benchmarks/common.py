@@ -36,6 +36,8 @@ _PACKAGES = (
     "onnx",
     "onnxruntime",
     "openvino",
+    "litert-torch",
+    "ai-edge-litert",
     "xgboost-cpu",
     "lightgbm",
 )

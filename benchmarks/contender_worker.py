@@ -5,7 +5,7 @@
 pins itself to the cores, of which there are as many as it has threads, then reads one JSON request per line and answers
 with one JSON line on the descriptor that standard output was. Requests: `setup` (kind and arguments; makes the calls),
 `run` (seconds per call of so many calls in a row, after one that brings caches back), `output` (what a call gives,
-flat).
+flat), `remark` (what is to be known beside its times; empty for most).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 
 Calls = list[Callable[[], Any]]
+REMARKS: dict[str, str] = {}
+"""What the contender says of itself, by its name."""
 
 
 def _num_threads() -> int:
@@ -224,7 +226,7 @@ def finished_network(
     if program is not None:
         torch = _torch(stack)
         opened = torch.export.load(program)
-    calls = [CONTENDERS[contender](Subject(opened, Path(onnx or ""), arrays, _num_threads()))]
+    calls = [CONTENDERS[contender](Subject(opened, Path(onnx or ""), arrays, _num_threads(), remarks=REMARKS))]
     if contender == "PyTorch eager":
         # opened again: layouts are changed in place, and the modules of a program share its weights
         last = torch.export.load(program).module().to(memory_format=torch.channels_last).forward
@@ -332,6 +334,8 @@ def main() -> None:
                     result: Any = len(calls)
                 elif request["do"] == "run":
                     result = _run(calls[request["call"]], request["num_calls"])
+                elif request["do"] == "remark":
+                    result = "; ".join(REMARKS.values())
                 else:
                     result = _flat(calls[request["call"]]())
                 answer = {"result": result}

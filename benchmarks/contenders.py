@@ -93,6 +93,10 @@ class Contender:
         """What a call gives, flat."""
         return [float(v) for v in self._request("output", call=call)]
 
+    def remark(self) -> str:
+        """What is to be known beside its times; empty for most."""
+        return str(self._request("remark"))
+
     def close(self) -> None:
         """End the process."""
         self._process.kill()

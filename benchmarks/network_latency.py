@@ -72,7 +72,7 @@ NUM_FOR_MEDIAN = 1000
 
 @dataclass
 class Compared:
-    """One network's contenders: timings of those that ran, notes about the others."""
+    """One network's contenders: timings of those that ran; notes about the others, and remarks on timings."""
 
     name: str
     architecture: str
@@ -260,9 +260,11 @@ def print_table(compared: Compared) -> None:
     ours = compared.timings.get("chanas")
     for name, timing in compared.timings.items():
         ratio = f"{timing.median_s / ours.median_s:6.2f}x" if ours else "      -"
-        print(f"  {name:30s} {timing.median_s * 1e3:9.3f} ms {ratio}   half within {timing.spread:.1%}")
+        print(f"  {name:30s} {timing.median_s * 1e3:9.3f} ms {ratio}   half within {timing.spread:.1%}", end="")
+        print(f"   {compared.notes[name]}" if name in compared.notes else "")
     for name, note in compared.notes.items():
-        print(f"  {name:30s} {'-':>12s}    {note}")
+        if name not in compared.timings:
+            print(f"  {name:30s} {'-':>12s}    {note}")
 
 
 def figures_of(task: str, compared: Sequence[Compared], num_threads: int = 1, dtype: str = "f32") -> dict[str, Figure]:

@@ -7,9 +7,10 @@
 Networks of torchvision, a transformer and a detector (`exported_networks.py`), with random weights. Each is tuned for
 so many minutes, or with so many trials per operator, in a run directory that all networks share: operators that two of
 them have are tuned once. Then it is timed beside PyTorch eager (in the faster of two memory layouts), torch.compile
-(frozen weights), ONNX Runtime and OpenVINO (float32, latency hint), each in a process of its own, pinned to the same
-cores, in turns; with --untuned also beside TVM without schedules, a few calls of it. A contender whose first output
-differs from PyTorch's is out. With --from, folders that `chanas tune` made are timed as they are.
+(frozen weights), ONNX Runtime, OpenVINO (float32, latency hint) and LiteRT (`pip install litert-torch`; a remark beside
+its time says which nodes its delegate XNNPACK leaves), each in a process of its own, pinned to the same cores, in
+turns; with --untuned also beside TVM without schedules, a few calls of it. A contender whose first output differs from
+PyTorch's is out. With --from, folders that `chanas tune` made are timed as they are.
 
 With --metaschedule, TVM's MetaSchedule tunes the same ONNX file (`metaschedule_worker.py` says how) for as long as
 `chanas tune` took for it, by `tuned.json`, or for --seconds, and takes part. `untuned_tasks` of its row are operators
@@ -65,7 +66,8 @@ NETWORKS = (
 MOBILE = ("mobilenet", "efficientnet", "shufflenet", "mnasnet")
 """How the names of networks with depthwise convolutions begin."""
 OURS, UNTUNED, RUNTIMES = "chanas", "TVM untuned", ("onnxruntime", "openvino")
-ALL_PEERS = {**PEERS, "metaschedule": METASCHEDULE}
+LITERT = "LiteRT"
+ALL_PEERS = {**PEERS, "litert": LITERT, "metaschedule": METASCHEDULE}
 GOALS = {
     "mobile_vs_best_runtime": 1.25,
     "rest_vs_best_runtime": 1.0,
@@ -195,6 +197,8 @@ def compare(network: TunedNetwork, opened: OpenedModel, scratch: Path, searched:
             except ContenderError as error:
                 result.notes[name] = str(error)
                 continue
+            if remark := contender.remark():
+                result.notes[name] = remark
             found = dict(zip((name, CHANNELS_LAST), range(contender.num_calls), strict=False))
             calls.update({n: (contender, call) for n, call in found.items()})
         for name, (contender, call) in list(calls.items()):
@@ -232,7 +236,7 @@ def _arguments(
     from chanas.workflows.models.contenders import Subject, onnx_file
 
     kinds: dict[str, tuple[str, dict[str, Any]]] = {OURS: ("tuned network", {"folder": str(network.folder)})}
-    torch_peers = [PEERS["eager"], *([] if options.quick else [PEERS["torch_compile"]])]
+    torch_peers = [PEERS["eager"], *([] if options.quick else [PEERS["torch_compile"]]), LITERT]
     if opened.program is not None:
         import torch
 

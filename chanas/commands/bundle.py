@@ -164,8 +164,9 @@ def bench(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, with all operators.")] = False,
 ) -> None:
-    """Time the compiled module beside PyTorch, ONNX Runtime and OpenVINO: same weights, inputs, threads and cores, in
-    turns. A tuned network is also timed beside TVM without schedules, and its most expensive operators are shown."""
+    """Time the compiled module beside PyTorch, ONNX Runtime, OpenVINO and LiteRT: same weights, inputs, threads and
+    cores, in turns. A tuned network is also timed beside TVM without schedules, and its most expensive operators are
+    shown."""
     if holds_tuned(bundle):
         from chanas.bundle.tuned import TunedNetwork
 
@@ -326,7 +327,7 @@ def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: 
     typer.echo(f"checked    {file.describe_check()}")
     typer.echo(f"cost       {file.describe_cost()}")
     if file.own_s is not None:
-        typer.echo(f"more       chanas bench {source}: beside PyTorch, ONNX Runtime and OpenVINO, in turns")
+        typer.echo(f"more       chanas bench {source}: beside PyTorch, ONNX Runtime, OpenVINO and LiteRT, in turns")
 
 
 def _export_lines(exported: Exported) -> Iterator[str]:

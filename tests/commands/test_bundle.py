@@ -26,10 +26,10 @@ def test_a_tuned_network_is_timed_beside_what_is_there(tuned_folder: Path, capfd
     assert code == 0
     assert first.startswith("net, 1 thread(s), ")
     assert head.split() == ["median", "ratio"]
-    names = ["chanas", "module alone", "PyTorch eager", "ONNX Runtime", "OpenVINO"]
-    assert [row[:16].strip() for row in rows[:5]] == names
+    names = ["chanas", "module alone", "PyTorch eager", "ONNX Runtime", "OpenVINO", "LiteRT"]
+    assert [row[:16].strip() for row in rows[:6]] == names
     assert rows[0].endswith("1.00x")
-    told, columns, *operators = rows[5:]
+    told, columns, *operators = rows[6:]
     assert told.endswith("operators; the most expensive:")
     assert columns.split() == ["time", "share", "count", "GFLOP/s", "of", "peak", "operator"]
     assert 2 <= len(operators) <= 5
@@ -41,7 +41,7 @@ def test_a_profile_has_the_operators_in_the_order_of_the_network(
 ) -> None:
     options = ["--no-compile", "--no-untuned", "--profile"]
     code, out, _ = run(capfd, "bench", str(tuned_folder), *options)
-    table = out.splitlines()[7:]
+    table = out.splitlines()[8:]
     assert code == 0
     assert table[0].split()[:3] == ["time", "share", "count"]
     assert "conv: conv-16px-3x8-k3s1-relu-float32" in table[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.prescheduler.models.sources.model import Array, OpenedModel
 
-RUNTIMES = {name: make for name, make in CONTENDERS.items() if name in ("ONNX Runtime", "OpenVINO")}
+RUNTIMES = {name: make for name, make in CONTENDERS.items() if name in ("ONNX Runtime", "OpenVINO", "LiteRT")}
 """Those that are no PyTorch."""
 UNTUNED = "TVM untuned"
 OWN = "chanas"
@@ -102,7 +102,7 @@ def benchmark_tuned(
     notes: dict[str, str] = {}
     with limited_to(num_threads), torch.inference_mode(), scratch_folder() as scratch:
         if opened is not None:
-            subject = Subject(opened.program, _onnx_place(opened, scratch), inputs, num_threads)
+            subject = Subject(opened.program, _onnx_place(opened, scratch), inputs, num_threads, remarks=notes)
             for name, make in settings.contenders.items():
                 with noted(notes, name):
                     calls[name] = make(subject)
@@ -139,6 +139,7 @@ def benchmark_bundle(
     if bundle.target.gpu is not None:
         return benchmark(bundle, with_compile, rounds, shared)
     images, num_threads = bench_images(bundle), bundle.target.num_threads
+    remarks: dict[str, str] = {}
     with scratch_folder() as scratch:
 
         @functools.cache
@@ -146,7 +147,7 @@ def benchmark_bundle(
             import torch
 
             program = torch.export.export(bundle.torch_module(), (torch.from_numpy(images),))
-            return Subject(program, scratch / "network.onnx", [images], num_threads)
+            return Subject(program, scratch / "network.onnx", [images], num_threads, remarks=remarks)
 
         def checked(make: Callable[[Subject], Call]) -> Call:
             call = make(subject())
@@ -156,7 +157,8 @@ def benchmark_bundle(
             return call
 
         others = {name: functools.partial(checked, make) for name, make in runtimes.items()}
-        return benchmark(bundle, with_compile, rounds, shared, others, clock_of(num_threads))
+        rows = benchmark(bundle, with_compile, rounds, shared, others, clock_of(num_threads))
+    return [replace(row, note=row.note or remarks.get(row.name, "")) for row in rows]
 
 
 def clock_of(num_threads: int) -> Clock:

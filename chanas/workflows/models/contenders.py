@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from chanas.bundle.benchmark import MAX_TEXT
 from chanas.errors import ModelError, describe
+from chanas.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from chanas.prescheduler.models.sources.model import Array
@@ -34,6 +36,7 @@ class Subject:
     inputs       what every contender is called with
     num_threads  of every contender
     dtype        float32, or bfloat16 where the runtime may compute in it
+    remarks      what is to be known beside a contender's time, by its name; contenders write it
     """
 
     program: Any
@@ -41,6 +44,7 @@ class Subject:
     inputs: Sequence[Array]
     num_threads: int
     dtype: str = "float32"
+    remarks: dict[str, str] = field(default_factory=dict)
 
 
 def run_eager(subject: Subject) -> Call:
@@ -120,17 +124,93 @@ def run_openvino(subject: Subject) -> Call:
     return lambda: request.infer(feeds, share_inputs=True, share_outputs=True)
 
 
+def run_litert(subject: Subject) -> Call:
+    """LiteRT with its delegate XNNPACK, converted from PyTorch by litert-torch; a remark where XNNPACK leaves nodes."""
+    if subject.dtype != "float32":
+        raise ModelError(f"LiteRT is not timed in {subject.dtype}")
+    if subject.program is None:
+        raise ModelError("the network comes from an ONNX file")
+    for package in ("litert_torch", "ai_edge_litert"):
+        _require(package, "pip install litert-torch")
+    import torch
+
+    from chanas.prescheduler.models.sources.torch_models import call_arguments, quiet
+
+    with scratch_folder() as scratch:
+        file = scratch / "network.tflite"
+        try:
+            with torch.inference_mode(False), quiet():
+                import litert_torch
+
+                args, kwargs = call_arguments(subject.program, subject.inputs)
+                litert_torch.convert(module_copy(subject.program), args, kwargs).export(str(file))
+        except Exception as error:  # another project's exporter: whatever it raises is the note
+            raise ModelError(f"no LiteRT file: {describe(error, MAX_TEXT)}") from error
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(model_content=file.read_bytes(), num_threads=subject.num_threads)
+    interpreter.allocate_tensors()
+    outputs = [entry["index"] for entry in interpreter.get_output_details()]
+    left, total = undelegated(interpreter._get_ops_details(), outputs)
+    if left:
+        subject.remarks["LiteRT"] = (
+            f"XNNPACK takes {total - len(left)} of {total} nodes, without {', '.join(dict.fromkeys(left))}"
+        )
+    feeds = [
+        (entry["index"], np.asarray(array, entry["dtype"]))  # 64-bit integers are converted to 32
+        for entry, array in zip(interpreter.get_input_details(), subject.inputs, strict=True)
+    ]
+
+    def call() -> list[Array]:
+        for place, array in feeds:
+            interpreter.set_tensor(place, array)
+        interpreter.invoke()
+        return [interpreter.get_tensor(place) for place in outputs]
+
+    return call
+
+
+def module_copy(program: Any) -> Any:
+    """A copy of a program's module, in evaluation mode. Autograd takes its weights also where the program's, which stay
+    as they are, were loaded in inference mode."""
+    import torch
+
+    with torch.inference_mode(False):
+        module = copy.deepcopy(program.module())
+    module.training = False  # it has no eval()
+    return module
+
+
+def undelegated(nodes: Sequence[Mapping[str, Any]], outputs: Sequence[int]) -> tuple[list[str], int]:
+    """Operators of a LiteRT network that run outside its delegate, and how many nodes it has.
+
+    Args:
+        nodes: all of them, those that were replaced too, then the delegate's, as the interpreter gives them.
+        outputs: tensors that the network gives.
+    """
+    makers = {int(tensor): node for node in nodes for tensor in node["outputs"]}  # the delegate's come last
+    tensors, used = [int(tensor) for tensor in outputs], {}
+    while tensors:
+        node = makers.get(tensors.pop())
+        if node is not None and node["index"] not in used:
+            used[node["index"]] = node["op_name"]
+            tensors += [int(tensor) for tensor in node["inputs"]]
+    left = [used[index] for index in sorted(used) if used[index] != "DELEGATE"]
+    return left, sum(node["op_name"] != "DELEGATE" for node in nodes)
+
+
 CONTENDERS: Mapping[str, Callable[[Subject], Call]] = {
     "PyTorch eager": run_eager,
     "torch.compile": run_compiled,
     "ONNX Runtime": run_onnxruntime,
     "OpenVINO": run_openvino,
+    "LiteRT": run_litert,
 }
 
 
-def _require(package: str) -> None:
+def _require(package: str, install: str = _INSTALL) -> None:
     if importlib.util.find_spec(package) is None:
-        raise ModelError(f"{package} is not installed: {_INSTALL}")
+        raise ModelError(f"{package} is not installed: {install}")
 
 
 def onnx_file(subject: Subject) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from networks import save_exported
+from networks import SHAPE, save_exported
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.bundle.codesign import CoDesign
@@ -68,18 +68,26 @@ def test_every_contender_has_a_row_and_ratios_are_to_chanas(no_build_here: None,
 
 
 def test_the_contenders_are_those_that_people_run(tuned_folder: Path) -> None:
-    assert list(BenchSettings().contenders) == ["PyTorch eager", "torch.compile", "ONNX Runtime", "OpenVINO"]
+    names = ["PyTorch eager", "torch.compile", "ONNX Runtime", "OpenVINO", "LiteRT"]
+    assert list(BenchSettings().contenders) == names
     assert BenchSettings().with_untuned
 
 
-@pytest.mark.parametrize(("name", "package"), [("ONNX Runtime", "onnxruntime"), ("OpenVINO", "openvino")])
+@pytest.mark.parametrize(
+    ("name", "package", "install"),
+    [
+        ("ONNX Runtime", "onnxruntime", "'chanas[bench]'"),
+        ("OpenVINO", "openvino", "'chanas[bench]'"),
+        ("LiteRT", "litert_torch", "litert-torch"),
+    ],
+)
 def test_a_runtime_that_is_missing_has_a_note_with_what_installs_it(
-    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str, install: str
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
     row = bench(tuned_folder, **{name: contenders.CONTENDERS[name]})[name]
     assert (row.median_s, row.ratio) == (None, None)
-    assert row.note == f"{package} is not installed: pip install 'chanas[bench]'"
+    assert row.note == f"{package} is not installed: pip install {install}"
 
 
 def test_a_bundle_has_the_same_runtimes_beside_it(tiny_space: SearchSpace, tmp_path: Path, compiler: Compiler) -> None:
@@ -92,15 +100,21 @@ def test_a_bundle_has_the_same_runtimes_beside_it(tiny_space: SearchSpace, tmp_p
     def wrong(subject: Subject) -> Call:
         return lambda: np.zeros((1, 1))
 
-    makers = {"same": eager, "wrong": wrong, "OpenVINO": contenders.CONTENDERS["OpenVINO"]}
+    def remarked(subject: Subject) -> Call:
+        subject.remarks["remarked"] = "3 of 4 nodes"
+        return contenders.run_eager(subject)
+
+    makers = {"same": eager, "wrong": wrong, "remarked": remarked, "OpenVINO": contenders.CONTENDERS["OpenVINO"]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(__import__("sys").modules, "openvino", None)
         rows = by_name(benchmark_bundle(CoDesign.load(bundle), False, rounds=2, runtimes=makers))
-    assert list(rows) == [OWN, MODULE_ALONE, "PyTorch eager", "same", "wrong", "OpenVINO"]
+    assert list(rows) == [OWN, MODULE_ALONE, "PyTorch eager", "same", "remarked", "wrong", "OpenVINO"]
     assert rows["same"].ratio is not None
+    assert rows["remarked"].ratio is not None
+    assert (rows["same"].note, rows["remarked"].note) == ("", "3 of 4 nodes")
     assert rows["wrong"].note == "outputs differ by inf of the largest"
     assert rows["OpenVINO"].note == "openvino is not installed: pip install 'chanas[bench]'"
-    assert list(RUNTIMES) == ["ONNX Runtime", "OpenVINO"]
+    assert list(RUNTIMES) == ["ONNX Runtime", "OpenVINO", "LiteRT"]
 
 
 def test_contenders_compute_in_bfloat16_where_they_can(tuned_folder: Path) -> None:
@@ -145,6 +159,84 @@ def test_other_outputs_are_noted_beside_the_time(tuned_folder: Path) -> None:
     assert rows["double"].median_s is not None
     assert rows["fewer"].note == "outputs differ by inf of the largest"
     assert rows[OWN].note == ""
+
+
+def test_a_remark_stands_beside_the_time(tuned_folder: Path) -> None:
+    def partial(subject: Subject) -> Call:
+        subject.remarks["partial"] = "3 of 4 nodes"
+        return contenders.run_eager(subject)
+
+    row = bench(tuned_folder, partial=partial)["partial"]
+    assert row.median_s is not None
+    assert row.note == "3 of 4 nodes"
+
+
+def test_a_module_for_exporters_has_weights_of_its_own_that_autograd_takes(tuned_folder: Path) -> None:
+    with torch.inference_mode():
+        program = torch.export.load(tuned_folder.parent / "net.pt2")
+        module = contenders.module_copy(program)
+    x = torch.randn(SHAPE, requires_grad=True)
+    module(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().max() > 0
+    assert not module.training
+    own, copied = program.module().state_dict(), module.state_dict()
+    assert own.keys() == copied.keys()
+    for name, tensor in own.items():
+        assert tensor.is_inference()
+        assert torch.equal(tensor, copied[name])
+        assert tensor.data_ptr() != copied[name].data_ptr()
+
+
+def test_nodes_that_run_outside_the_delegate_are_counted() -> None:
+    nodes = [
+        {"index": 0, "op_name": "CONV_2D", "inputs": [0, 10], "outputs": [1]},
+        {"index": 1, "op_name": "PADV2", "inputs": [1], "outputs": [2]},
+        {"index": 2, "op_name": "CONV_2D", "inputs": [2, 11], "outputs": [3]},
+        {"index": 3, "op_name": "MEAN", "inputs": [3], "outputs": [4]},
+    ]
+    first = {"index": 4, "op_name": "DELEGATE", "inputs": [0, 10], "outputs": [1]}
+    second = {"index": 5, "op_name": "DELEGATE", "inputs": [2, 11], "outputs": [4]}
+    whole = {"index": 4, "op_name": "DELEGATE", "inputs": [0, 10, 11], "outputs": [4]}
+    assert contenders.undelegated(nodes, [4]) == (["CONV_2D", "PADV2", "CONV_2D", "MEAN"], 4)
+    assert contenders.undelegated([*nodes, first], [4]) == (["PADV2", "CONV_2D", "MEAN"], 4)
+    assert contenders.undelegated([*nodes, first, second], [4]) == (["PADV2"], 4)
+    assert contenders.undelegated([*nodes, whole], [4]) == ([], 4)
+
+
+@pytest.mark.slow
+def test_litert_computes_the_same_of_a_program_that_was_loaded_in_inference_mode(tuned_folder: Path) -> None:
+    pytest.importorskip("litert_torch", reason="pip install litert-torch")
+    opened = open_origin(TunedNetwork.open(tuned_folder))
+    inputs = opened.random_inputs()
+    with torch.inference_mode():
+        program = torch.export.load(tuned_folder.parent / "net.pt2")
+        subject = Subject(program, tuned_folder / "none.onnx", inputs, 1)
+        call = contenders.run_litert(subject)
+    assert contenders.relative_error(contenders.outputs_of(call()), opened.answer(inputs)) < 1e-5
+    assert subject.remarks == {}
+
+
+@pytest.mark.slow
+def test_litert_takes_inputs_by_place_and_by_name_and_whole_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("litert_torch", reason="pip install litert-torch")
+
+    class Several(torch.nn.Module):
+        def forward(self, x: torch.Tensor, *, second: torch.Tensor, first: torch.Tensor) -> list[torch.Tensor]:
+            return [x + second, first * 2]
+
+    x, whole = torch.randn(2, 3), torch.arange(6).reshape(2, 3)
+    program = torch.export.export(Several(), (x,), {"second": x * 3, "first": whole})
+    arrays = [x.numpy(), (x * 3).numpy(), whole.numpy()]
+    call = contenders.run_litert(Subject(program, tmp_path / "none.onnx", arrays, 1))
+    for got, expected in zip(contenders.outputs_of(call()), [x * 4, whole * 2], strict=True):
+        np.testing.assert_allclose(got, expected)
+
+
+def test_litert_takes_no_part_in_bfloat16_and_without_a_program(tmp_path: Path) -> None:
+    for dtype, note in (("bfloat16", "LiteRT is not timed in bfloat16"), ("float32", "comes from an ONNX file")):
+        with pytest.raises(ModelError, match=note):
+            contenders.run_litert(Subject(None, tmp_path / "none.onnx", [], 1, dtype))
 
 
 def test_a_compiler_of_others_may_raise_anything(tuned_folder: Path) -> None:
