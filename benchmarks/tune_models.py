@@ -17,9 +17,11 @@ With --metaschedule, TVM's MetaSchedule tunes the same ONNX file (`metaschedule_
 that it had no time for; they run without schedules.
 
 Figures are geometric means of the peer's median over ours, over networks with depthwise convolutions (`mobile`), over
-the others of torchvision (`rest`) and over those from elsewhere (`other`): to the better of ONNX Runtime and OpenVINO,
-and to each peer. A peer that did not run on all networks of a group leaves no figure. Results are written after each
-network; the same command goes on with those that are missing, with --again it begins anew.
+the others of torchvision (`rest`), over those from elsewhere (`other`) and over all: to the best of ONNX Runtime,
+OpenVINO and, where it ran, LiteRT, and to each peer. A peer that did not run on all networks of a group leaves no
+figure. `most_without_schedule` is the largest share of a network's time in operators without a schedule of their own.
+Results are written after each network; the same command goes on with those that are missing, with --again it begins
+anew.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import operator
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +77,7 @@ GOALS = {
     "least_vs_best_runtime": 0.9,
     "least_vs_eager": 2.0,
 }
+MOST_WITHOUT_SCHEDULE = 0.05
 DEFAULT_MINUTES, SLOW_ROUNDS, SLOW_S = 10.0, 3, 1.0
 QUICK_NETWORK, QUICK_PIXELS = "squeezenet1_1", 64
 
@@ -140,6 +144,11 @@ class Row:
         """Seconds of the fastest of the peers as a multiple of ours; None unless all of them ran."""
         theirs, own = [self.median_s(peer) for peer in peers], self.median_s(OURS)
         return None if own is None or None in theirs else min(t for t in theirs if t is not None) / own
+
+    def ratio_to_best(self) -> float | None:
+        """Seconds of the fastest runtime as a multiple of ours; LiteRT is one where it ran."""
+        more = [LITERT] if self.median_s(LITERT) is not None else []
+        return self.ratio(*(PEERS[runtime] for runtime in RUNTIMES), *more)
 
 
 def load_network(name: str, run: Path, quick: bool) -> LoadedModel:
@@ -276,6 +285,7 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.errors import ConfigError
     from chanas.workflows.models.bench import open_origin
+    from chanas.workflows.models.operators import operator_places
 
     if options.folder is None:
         loaded = load_network(name, run, options.quick)
@@ -291,6 +301,9 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
     print_table(compared)
     row = {**compared.to_json(), **{key: network.document[key] for key in ("measured", "seconds", "trials")}}
     row["origin"] = _without(network.document["origin"], "source")
+    places = operator_places(network)
+    row["without_schedule"] = sum(p.total_s for p in places if p.is_unscheduled) / sum(p.total_s for p in places)
+    print(f"  {row['without_schedule']:.1%} of the time in operators without a schedule")
     answer = kept_answer(searched) if options.metaschedule else None
     if answer is None:
         return row
@@ -327,14 +340,18 @@ def figures_of(rows: Mapping[str, Row], networks: Sequence[str]) -> dict[str, Fi
     """Geometric means over each group of networks and the least ratios; no value unless all have one. Goals are for
     all networks."""
     found: dict[str, float | None] = {}
-    best = {"best_runtime": tuple(PEERS[runtime] for runtime in RUNTIMES)}
-    for short, peers in {**best, **{short: (peer,) for short, peer in ALL_PEERS.items()}}.items():
-        ratios = {name: rows[name].ratio(*peers) if name in rows else None for name in networks}
-        for group, names in groups_of(networks).items():
+    best: dict[str, Callable[[Row], float | None]] = {"best_runtime": Row.ratio_to_best}
+    for short, of in {**best, **{s: operator.methodcaller("ratio", peer) for s, peer in ALL_PEERS.items()}}.items():
+        ratios = {name: of(rows[name]) if name in rows else None for name in networks}
+        for group, names in {**groups_of(networks), "all": networks}.items():
             found[f"{group}_vs_{short}"] = _unless_missing(geometric_mean, [ratios[name] for name in names])
         found[f"least_vs_{short}"] = _unless_missing(min, list(ratios.values()))
     goals = GOALS if set(networks) == set(NETWORKS) else {}
-    return {name: Figure(value, goals.get(name)) for name, value in found.items()}
+    shares = [rows[name].content.get("without_schedule") if name in rows else None for name in networks]
+    return {
+        **{name: Figure(value, goals.get(name)) for name, value in found.items()},
+        "most_without_schedule": Figure(_unless_missing(max, shares), MOST_WITHOUT_SCHEDULE, lower_is_better=True),
+    }
 
 
 def _unless_missing(of: Callable[[list[float]], float | None], ratios: Sequence[float | None]) -> float | None:
@@ -351,7 +368,7 @@ def print_rows(rows: Mapping[str, Row]) -> None:
             print(f"{row.network:22s}  {row.content['error']}")
             continue
         medians = (row.median_s(name) for name in names)
-        ratios = (row.ratio(*(PEERS[runtime] for runtime in RUNTIMES)), row.ratio(PEERS["eager"]))
+        ratios = (row.ratio_to_best(), row.ratio(PEERS["eager"]))
         cells = [f"{'-':>15s}" if m is None else f"{m * 1e3:15.3f}" for m in medians]
         cells += [f"{'-':>15s}" if r is None else f"{r:14.2f}x" for r in ratios]
         print(f"{row.network:22s}" + "".join(cells))

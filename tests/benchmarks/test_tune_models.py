@@ -49,6 +49,20 @@ def test_the_better_runtime_is_the_one_that_is_beaten(tune_models: ModuleType) -
     assert figures["least_vs_best_runtime"].met is None
 
 
+def test_litert_is_a_runtime_where_it_ran(tune_models: ModuleType) -> None:
+    with_it = row(tune_models, "resnet18", own=2, onnxruntime=4, openvino=5, litert=3)
+    without = row(tune_models, "vgg16", own=2, onnxruntime=4, openvino=5)
+    assert [r.ratio_to_best() for r in (with_it, without)] == [pytest.approx(1.5), pytest.approx(2)]
+
+
+def test_the_largest_share_without_a_schedule_is_told_once_all_are_known(tune_models: ModuleType) -> None:
+    shares = {"resnet18": 0.02, "vgg16": 0.07}
+    rows = {name: tune_models.Row(name, {"network": name, "without_schedule": s}) for name, s in shares.items()}
+    figure = tune_models.figures_of(rows, list(rows))["most_without_schedule"]
+    assert (figure.value, figure.met) == (0.07, False)
+    assert tune_models.figures_of(rows, [*rows, "resnet50"])["most_without_schedule"].value is None
+
+
 def test_a_peer_or_a_network_that_is_missing_leaves_no_figure(tune_models: ModuleType) -> None:
     rows = {
         "resnet18": row(tune_models, "resnet18", own=2, eager=8, onnxruntime=4),

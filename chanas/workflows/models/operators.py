@@ -48,6 +48,10 @@ class OperatorRow:
     def total_s(self) -> float:
         return self.count * self.seconds
 
+    @property
+    def is_unscheduled(self) -> bool:
+        return self.what == _UNSCHEDULED
+
     def describe(self) -> str:
         """`winograd2: winograd2-14px-…`, `no schedule: softmax`"""
         return f"{self.what}: {self.name}"
