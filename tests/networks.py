@@ -56,7 +56,8 @@ def tune_quickly(source: Path, folder: Path, run: Path) -> Path:
 
 def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice: int = 0) -> Path:
     """Compile a network with the default schedules, as `chanas tune` does with the best ones, and save it. Of operators
-    that compute the same it takes the one that `choice` says, as far as there are so many."""
+    that compute the same it takes the one that `choice` says, as far as there are so many. Choices are in another order
+    than the program's operators, on which nothing may depend."""
     from chanas.core.usage import Usage
     from chanas.devices.host import load_target
     from chanas.prescheduler.models.lowering import lower
@@ -68,7 +69,7 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
     loaded, host = Model.load(source), load_target("cpu", num_threads)
     program = lower(loaded.graph, host)
     taken = {o.choices: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
-    choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in taken.items()}
+    choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in reversed(taken.items())}
     usage, reference = Usage("cpu", num_threads), reference_of(loaded.opened, loaded.graph)
     tuned = TunedModel(loaded, usage, host, program, TunedOperators(choices), 0, loaded.watch, reference)
     return tuned.build().save(folder).folder

@@ -43,6 +43,7 @@ def simplify(graph: Graph) -> Graph:
         drop_moves,
         *first,
         fold_scales,
+        fold_scales_before,
         name_activations,
         fold_padding,
         name_shuffles,
@@ -410,3 +411,54 @@ def _by_output(value: Array, product: Node) -> Array | None:
     return (
         np.asarray(value.reshape(-1), dtype=np.float32) if value.shape[-1] == value.size == product.shape[-1] else None
     )
+
+
+def fold_scales_before(graph: Graph) -> Graph:
+    """Products with constants before a convolution or a product of matrices into its weights, sums with constants into
+    its bias: sums only where it pads nothing, since what is padded is 0 after the sum. For graphs of `fold_scales`."""
+    new = Rewriter(graph.inputs)
+    for value, node in numbered(graph):
+        node = dataclasses.replace(node, reads=new.reads(node))
+        while (changed := _absorbed_before(node, new)) is not None:
+            node = changed
+        new.let(value, new.add(node))
+    return new.graph(graph.outputs)
+
+
+def _absorbed_before(product: Node, graph: Rewriter) -> Node | None:
+    """A product with the node before it in its weights; None where that can't be."""
+    before = graph.node_of(product.reads[0]) if product.op in ("conv2d", "matmul") else None
+    weight, bias = product.constant(1), product.constant(2)
+    second = None if before is None else before.constant(1)
+    if before is None or second is None or weight is None or bias is None:
+        return None
+    if before.op not in ("add", "subtract", "multiply", "divide") or before.shape != graph.shape_of(before.reads[0]):
+        return None
+    numbers = _by_input(second.value, product, before)
+    if numbers is None:
+        return None
+    new_weight, new_bias = weight.value, bias.value
+    if before.op in ("multiply", "divide"):
+        new_weight = new_weight * (numbers if before.op == "multiply" else 1 / numbers)
+    elif any(product.attributes.get("padding", ())):
+        return None
+    else:
+        axes = tuple(range(1, new_weight.ndim)) if product.op == "conv2d" else (0,)
+        shift = (new_weight * numbers).sum(axes, dtype=np.float64)
+        new_bias = new_bias + (shift if before.op == "add" else -shift)
+    constants = (Constant(np.asarray(value, dtype=np.float32)) for value in (new_weight, new_bias))
+    return dataclasses.replace(product, reads=(before.reads[0], *constants))
+
+
+def _by_input(value: Array, product: Node, before: Node) -> Array | None:
+    """A constant by input of a product, as its weights are multiplied with it: float32[out, in / groups, 1, 1], or of
+    matrices float32[in, 1]."""
+    if product.op == "matmul":
+        is_row = value.size == 1 or value.shape[-1:] == (value.size,)
+        return np.broadcast_to(value.reshape(-1, 1), (before.shape[-1], 1)) if is_row else None
+    numbers = per_channel(value, len(before.shape))
+    if numbers is None:
+        return None
+    groups = product.attributes["groups"]
+    by_group = np.broadcast_to(numbers, before.shape[1:2]).reshape(groups, -1)
+    return np.repeat(by_group, product.shape[1] // groups, axis=0)[:, :, None, None]

@@ -31,9 +31,11 @@ from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
 from chanas.prescheduler.measuring.requests import Ping, Request
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.graph import PRODUCTS, Graph
+from chanas.prescheduler.models.likely_shapes import describe_likely
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import OpenedModel, Shapes
 from chanas.prescheduler.models.sources.onnx_files import parse_onnx, tensors_of
+from chanas.prescheduler.models.sources.onnx_models import OpenShapeError
 from chanas.prescheduler.models.sources.opening import PROGRAM, library_of, open_model
 
 _COMMAND = ("-m", "chanas.prescheduler.models.importing")
@@ -111,7 +113,12 @@ def _ask(request: Request, source: str, command: Sequence[str]) -> Any:
 # ---- in the other process --------------------------------------------------------------------------------------------
 def open_network(request: OpenNetwork) -> None:
     """Do all that is done with a file before it is tuned."""
-    opened = open_model(request.source, {name: tuple(shape) for name, shape in request.shapes.items()})
+    shapes = {name: tuple(shape) for name, shape in request.shapes.items()}
+    try:
+        opened = open_model(request.source, shapes)
+    except OpenShapeError as error:
+        likely = describe_likely(Path(request.source), shapes)
+        raise ModelError(f"{error}; its nodes fit together with {likely}" if likely else str(error)) from error
     # What is computed of small weights may be large: from here on no more than a worker, beside the weights.
     limit_memory(min(import_limit(), memory_limit() + _COPIES * opened.proto.ByteSize()))
     graph = simplify(read_graph(opened.proto, opened.inputs))

@@ -488,12 +488,13 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             {
                 "key": c.workload.key,
                 "point": list(c.point),
-                "count": counts[key],
+                "count": count,
                 "seconds": c.seconds,
                 "workload": c.workload.to_json(),
             }
             | ({"taken_from": c.taken_from} if c.taken_from else {})
-            for key, c in choices.items()
+            for key, count in counts.items()  # in the order in which they are met first, as the module numbers them
+            for c in [choices[key]]
         ],
         "others": dict(Counter(o.name for o in tuned.program.others)),
         "measured": {

@@ -104,6 +104,50 @@ class Shared(nn.Module):
         return self.norm(y) + y.relu()
 
 
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    """An activation between two pairs of a scale and a shift."""
+    return torch.relu(x) * torch.linspace(0.5, 2, x.shape[1]).reshape(1, -1, 1, 1) / 3.0 + 0.25
+
+
+BEFORE = {
+    "a convolution of single pixels": (nn.Conv2d(6, 4, 1), {}),
+    "one without padding": (nn.Conv2d(6, 4, 3, 2), {}),
+    "one of groups": (nn.Conv2d(6, 4, 3, groups=2), {}),
+    "one of each channel": (nn.Conv2d(6, 6, 3, groups=6), {}),
+    "one with padding": (nn.Conv2d(6, 4, 3, padding=1), {"multiply": 1, "divide": 1, "add": 1}),
+}
+
+
+@pytest.mark.parametrize(("layer", "left"), BEFORE.values(), ids=BEFORE)
+def test_a_scale_and_a_shift_before_a_convolution_go_into_it_unless_it_pads(layer: nn.Module, left: dict[str, int]) -> None:
+    _, simple, error = both(nn.Sequential(Spelled(scaled), layer))
+    assert error < 1e-5
+    assert describe(simple) == {"activation": 1, "conv2d": 1, **left}
+
+
+def test_a_scale_before_a_dense_layer_goes_into_it() -> None:
+    dense = nn.Linear(6, 5)
+    network = Spelled(lambda x: dense(torch.tanh(x[:, :, 0, 0]) * torch.arange(6.0) - 1))
+    network.dense = dense
+    _, simple, error = both(network)
+    assert error < 1e-5
+    assert not {"multiply", "subtract", "add"} & set(describe(simple))
+
+
+def test_a_scale_that_others_read_too_stays_for_them() -> None:
+    layer = nn.Conv2d(6, 6, 1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x) * 3.0
+        return layer(y) * y
+
+    network = Spelled(function)
+    network.layer = layer
+    _, simple, error = both(network)
+    assert error < 1e-4
+    assert describe(simple)["multiply"] == 2
+
+
 def test_weights_that_another_node_needs_as_they_are_stay() -> None:
     _, graph, error = both(Shared())
     assert describe(graph)["multiply"] == 1

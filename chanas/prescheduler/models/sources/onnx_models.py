@@ -44,28 +44,43 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     return OpenedModel(file_name(path.stem), proto, inputs, _answer(str(path), proto, inputs), origin, outputs=outputs)
 
 
+class OpenShapeError(ModelError):
+    """An input has an open shape that was not given."""
+
+
+def open_extents(proto: Any) -> dict[str, list[int | str]]:
+    """Inputs with axes whose extent is open: a name, or `?`, stands for it. No axes: their number is open."""
+    weights = {t.name for t in proto.graph.initializer}
+    found: dict[str, list[int | str]] = {}
+    for value in proto.graph.input:
+        tensor = value.type.tensor_type
+        extents = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
+        is_known = tensor.HasField("shape") and all(isinstance(e, int) and e > 0 for e in extents)
+        if value.name not in weights and not is_known:
+            found[value.name] = extents
+    return found
+
+
 def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
     """Inputs that are no weights, with their shapes.
 
     Raises:
-        ModelError: a shape is open and not given, or is given for an input that is not there.
+        OpenShapeError: a shape is open and not given.
+        ModelError: a shape is given for an input that is not there.
     """
-
-    weights = {t.name for t in proto.graph.initializer}
+    weights, open_ones = {t.name for t in proto.graph.initializer}, open_extents(proto)
     found = []
     for value in proto.graph.input:
         if value.name in weights:
             continue
-        tensor = value.type.tensor_type
-        extents = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
-        given = shapes.get(value.name)
-        if given is None and (not tensor.HasField("shape") or not all(isinstance(e, int) and e > 0 for e in extents)):
-            raise ModelError(
+        given, extents = shapes.get(value.name), open_ones.get(value.name)
+        if given is None and extents is not None:
+            raise OpenShapeError(
                 f"input {value.name} of {path} has an open shape [{', '.join(map(str, extents))}]; a network is tuned "
                 f"for one: give it as --shape {value.name}={_wanted(extents)}, with your own numbers for words"
             )
-        dtype = _dtype_of(value)
-        found.append(TensorFacts(value.name, given or tuple(e for e in extents if isinstance(e, int)), own_type(dtype)))
+        shape = given or tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+        found.append(TensorFacts(value.name, shape, own_type(_dtype_of(value))))
     unknown = sorted(set(shapes) - {facts.name for facts in found})
     if unknown:
         raise ModelError(f"{path} has no input {unknown[0]}; its inputs: {', '.join(f.name for f in found)}")
