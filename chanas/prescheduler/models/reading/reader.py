@@ -35,7 +35,7 @@ from chanas.prescheduler.models.sources.model import OWN_TYPES, Array, TensorFac
 
 _DOMAINS = ("", "ai.onnx")
 _RUNTIMES_OWN = ("com.microsoft", "com.ms.")
-"""How names of the domains begin that ONNX Runtime has for itself."""
+"""Beginnings of the names of domains that ONNX Runtime has for itself."""
 _MAX_TEXT, _SHOWN = 160, 3
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
