@@ -119,7 +119,9 @@ BEFORE = {
 
 
 @pytest.mark.parametrize(("layer", "left"), BEFORE.values(), ids=BEFORE)
-def test_a_scale_and_a_shift_before_a_convolution_go_into_it_unless_it_pads(layer: nn.Module, left: dict[str, int]) -> None:
+def test_a_scale_and_a_shift_before_a_convolution_go_into_it_unless_it_pads(
+    layer: nn.Module, left: dict[str, int]
+) -> None:
     _, simple, error = both(nn.Sequential(Spelled(scaled), layer))
     assert error < 1e-5
     assert describe(simple) == {"activation": 1, "conv2d": 1, **left}
