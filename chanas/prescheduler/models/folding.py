@@ -432,6 +432,8 @@ def _absorbed_before(product: Node, graph: Rewriter) -> Node | None:
     second = None if before is None else before.constant(1)
     if before is None or second is None or weight is None or bias is None:
         return None
+    if product.op == "matmul" and weight.value.ndim != 2:
+        return None
     if before.op not in ("add", "subtract", "multiply", "divide") or before.shape != graph.shape_of(before.reads[0]):
         return None
     numbers = _by_input(second.value, product, before)

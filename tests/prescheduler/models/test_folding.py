@@ -136,6 +136,13 @@ def test_a_scale_before_a_dense_layer_goes_into_it() -> None:
     assert not {"multiply", "subtract", "add"} & set(describe(simple))
 
 
+def test_a_scale_before_several_matrices_stays() -> None:
+    weights = torch.randn(6, 7, 5)
+    _, simple, error = both(Spelled(lambda x: (torch.tanh(x[0]) * torch.arange(7.0) + 1) @ weights))
+    assert error < 1e-5
+    assert describe(simple)["multiply"] == 1
+
+
 def test_a_scale_that_others_read_too_stays_for_them() -> None:
     layer = nn.Conv2d(6, 6, 1)
 
