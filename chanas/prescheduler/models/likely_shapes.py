@@ -16,10 +16,11 @@ from chanas.prescheduler.models.sources.onnx_files import parse_onnx
 from chanas.prescheduler.models.sources.onnx_models import open_extents, open_onnx
 
 _SIZES = (
-    *((side, side) for side in (224, 640, 320, 256, 299, 416, 512, 384, 128, 112, 96, 64, 48, 32)),
+    *((side, side) for side in (224, 640, 320, 256, 299, 416, 512, 384, 128, 112)),
     *((48, 320), (32, 320), (64, 160), (32, 100)),
+    *((side, side) for side in (96, 64, 48, 32)),
 )
-"""Rows and columns: of images that networks are trained for, and of lines of text."""
+"""Rows and columns of images that networks are trained for: large ones, lines of text, small ones."""
 _SECONDS, _SHOWN = 10.0, 2
 _SIZE_OF_IMAGES = "imgsz"
 """The name under which detectors of Ultralytics say rows and columns."""
