@@ -171,6 +171,7 @@ def rows_of(subject: Subject, roads: Sequence[str]) -> Iterator[Row]:
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"
         else:
             line, trial.stage = trial.facts.pop("line", ""), trial.facts.pop("stage", "right")
+        line = line.replace(f"{tempfile.gettempdir()}/", "")
         yield Row(subject.name, road, trial.stage, line[:_MAX_TEXT], subject.size, trial.seconds, **trial.facts)
 
 
@@ -467,9 +468,10 @@ def expected_failures() -> list[dict[str, str]]:
 
 # ---- the page --------------------------------------------------------------------------------------------------------
 def figures_of(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Shares that are right of those that PyTorch exports, and how often numbers are wrong or no line is said."""
+    """Shares that are right of those that PyTorch exports and that choose no regions, and how often numbers are wrong
+    or no line is said."""
     counts = collections.Counter(row.verdict for row in rows)
-    num = len(rows) - counts["unexported"]
+    num = sum(row.stage not in ("make", "export") for row in rows)
     return {
         "right": Figure(counts["right"] / num if num else None, _GOAL),
         "wrong": Figure(counts["wrong"], 0, lower_is_better=True),
