@@ -12,8 +12,8 @@ from typing import Any
 from chanas.errors import ChanasError
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.model import Shapes
-from chanas.prescheduler.models.sources.onnx_files import parse_onnx
-from chanas.prescheduler.models.sources.onnx_models import open_extents, open_onnx
+from chanas.prescheduler.models.sources.onnx_files import load_onnx
+from chanas.prescheduler.models.sources.onnx_models import inputs_of, open_extents
 
 _SIZES = (
     *((side, side) for side in (224, 640, 320, 256, 299, 416, 512, 384, 128, 112)),
@@ -32,7 +32,7 @@ def describe_likely(path: Path, shapes: Shapes) -> str:
     Args:
         shapes: those that are given.
     """
-    proto = parse_onnx(path)
+    proto = load_onnx(path)
     extents = {name: found for name, found in open_extents(proto).items() if name not in shapes}
     found: list[str] = []
     deadline = time.monotonic() + _SECONDS
@@ -42,7 +42,7 @@ def describe_likely(path: Path, shapes: Shapes) -> str:
         tried = {name: _filled(e, rows, columns) for name, e in extents.items()}
         given = {name: shape for name, shape in tried.items() if shape is not None}
         options = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in given.items())
-        if len(given) == len(extents) and options not in found and _fits(path, {**shapes, **given}):
+        if len(given) == len(extents) and options not in found and _fits(proto, {**shapes, **given}, path):
             found.append(options)
     return " or ".join(found)
 
@@ -68,16 +68,15 @@ def _filled(extents: Sequence[int | str], rows: int, columns: int) -> tuple[int,
     return tuple(e if isinstance(e, int) and e > 0 else n for e, n in zip(extents, likely, strict=True))
 
 
-def _fits(path: Path, shapes: Shapes) -> bool:
-    """True if the file can be read with these shapes, and gives as many of each output as there are images, one, where
+def _fits(proto: Any, shapes: Shapes, path: Path) -> bool:
+    """True if the model can be read with these shapes, and gives as many of each output as there are images, one, where
     it calls both numbers the same."""
     try:
-        opened = open_onnx(path, shapes)
-        graph = read_graph(opened.proto, opened.inputs)
+        graph = read_graph(proto, inputs_of(proto, shapes, path))
     except ChanasError:
         return False
-    images = {_first_axis(value) for value in opened.proto.graph.input if value.name in shapes} - {""}
-    outputs = zip(opened.proto.graph.output, graph.outputs, strict=True)
+    images = {_first_axis(value) for value in proto.graph.input if value.name in shapes} - {""}
+    outputs = zip(proto.graph.output, graph.outputs, strict=True)
     return all(graph.shape_of(read)[:1] == (1,) for value, read in outputs if _first_axis(value) in images)
 
 

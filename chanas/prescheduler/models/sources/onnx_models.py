@@ -38,7 +38,7 @@ def open_onnx(path: Path, shapes: Shapes) -> OpenedModel:
     import onnx
 
     proto = load_onnx(path)
-    inputs = checked_facts(_inputs(proto, shapes, path), path.name)
+    inputs = inputs_of(proto, shapes, path)
     origin = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path), "onnx": onnx.__version__}
     outputs = tuple(output.name for output in proto.graph.output)
     return OpenedModel(file_name(path.stem), proto, inputs, _answer(str(path), proto, inputs), origin, outputs=outputs)
@@ -61,12 +61,12 @@ def open_extents(proto: Any) -> dict[str, list[int | str]]:
     return found
 
 
-def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
-    """Inputs that are no weights, with their shapes.
+def inputs_of(proto: Any, shapes: Shapes, path: Path) -> tuple[TensorFacts, ...]:
+    """Inputs of a file's model that are no weights, with their shapes; `shapes` has those that it leaves open.
 
     Raises:
         OpenShapeError: a shape is open and not given.
-        ModelError: a shape is given for an input that is not there.
+        ModelError: a shape is given for an input that is not there, or as `checked_facts` says.
     """
     weights, open_ones = {t.name for t in proto.graph.initializer}, open_extents(proto)
     found = []
@@ -84,7 +84,7 @@ def _inputs(proto: Any, shapes: Shapes, path: Path) -> list[TensorFacts]:
     unknown = sorted(set(shapes) - {facts.name for facts in found})
     if unknown:
         raise ModelError(f"{path} has no input {unknown[0]}; its inputs: {', '.join(f.name for f in found)}")
-    return found
+    return checked_facts(found, path.name)
 
 
 def _dtype_of(value: Any) -> str:
