@@ -403,6 +403,29 @@ def test_a_network_of_torchvision(tmp_path: Path) -> None:
     check_same(answers(done, network, inputs, tmp_path), opened.answer(inputs))
 
 
+class Joined(nn.Module):
+    """Two convolutions and a pooling that write one map, and a layer of a slice of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 1), nn.Conv2d(128, 5, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        one = self.one(x)
+        joined = torch.cat((one, self.two(one), nn.functional.max_pool2d(one, 3, 1, 1)), 1)
+        return self.last(joined[:, 64:]), joined
+
+
+@needs_compiler
+def test_kernels_that_write_parts_of_a_map(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    torch.export.save(torch.export.export(Joined().eval(), (torch.zeros(1, 3, 9, 8),)), tmp_path / "net.pt2")
+    done = export_tuned(save_untuned(tmp_path / "net.pt2", tmp_path / "net"), tmp_path / "exported" / "out")
+    network, opened = TunedNetwork.open(tmp_path / "net"), open_model(tmp_path / "net.pt2")
+    inputs = opened.random_inputs(1)
+    check_same(answers(done, network, inputs, tmp_path), opened.answer(inputs))
+
+
 WORDS = ("int64_t", "constexpr", "errno", "NAN", "handle", "a.b", "a_b", "größe:0")
 
 

@@ -32,6 +32,7 @@ from chanas.prescheduler.models.program import (
     tiled_rows,
 )
 from chanas.prescheduler.models.sources.model import Array
+from chanas.prescheduler.models.views import view_maps
 
 _BLOCKED_TYPES = ("float32", "bool")
 # Images of fewer channels than this are read as they are: in channel blocks most lanes would be empty.
@@ -75,6 +76,8 @@ class _Lowering:
         self._changed: dict[tuple[int, bool], int] = {}
         # maps whose channels stand in other values: for each channel the value of the program and its channel there
         self._channels: dict[int, tuple[tuple[int, int], ...]] = {}
+        # the same by the values of the program that they were brought together in
+        self._gathers: dict[int, tuple[tuple[int, int], ...]] = {}
         self.chains = find_chains(graph)
         self.absorbed = {v for c in self.chains.values() for v in (c.product, *c.absorbed)} - set(self.chains)
 
@@ -91,6 +94,7 @@ class _Lowering:
             if node.name and value in self.became:
                 self.made.names.setdefault(self.became[value], node.name)
         self.made.outputs = tuple(self._output(o) for o in self.graph.outputs)
+        view_maps(self.made, self._gathers)
         return self.made
 
     def _output(self, read: Read) -> int:
@@ -165,7 +169,9 @@ class _Lowering:
         places = tuple((sources.index(number), c) for number, c in channels)
         parallel = self.target.num_threads > 1
         emit = functools.partial(others.gather_channels, places=places, value=value, parallel=parallel)
-        return self.made.add(OtherOperation("channels moved", sources, value, emit))
+        made = self.made.add(OtherOperation("channels moved", sources, value, emit))
+        self._gathers[made] = channels
+        return made
 
     # ---- products ------------------------------------------------------------------------------------------------
     def _chain(self, chain: Chain) -> int:

@@ -14,13 +14,23 @@ import numpy as np
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import pack_operator
 from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cpu.batches import Part
 from chanas.prescheduler.kernels.cpu.blocks import schedule_packed_operator
 from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
 from chanas.prescheduler.models.definitions import OPAQUE
 from chanas.prescheduler.models.generic import schedule_generic
 from chanas.prescheduler.models.graph import Constant
-from chanas.prescheduler.models.program import OtherOperation, Program, TunedOperation
+from chanas.prescheduler.models.program import (
+    Operation,
+    OtherOperation,
+    PartOf,
+    Program,
+    TunedOperation,
+    Value,
+    View,
+)
 from chanas.prescheduler.models.sources.model import Array
+from chanas.prescheduler.models.views import copying, take_part
 from chanas.prescheduler.workloads.space import Point
 
 Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
@@ -66,7 +76,10 @@ class _Emission:
         self.parameters: list[Array] = []
         self.variables: list[Any] = []
         self.builder = relax.BlockBuilder()
-        self.functions: dict[tuple[Workload, Point], Any] = {}
+        self.values: list[Any] = list(self.inputs)  # None for what lies in the memory of a view
+        self.joined: dict[int, Any] = {}  # memory of views as far as it is written, by their values
+        self.numbers: dict[tuple[Workload, Point], int] = {}
+        self.functions: dict[tuple[Any, ...], Any] = {}
 
     def module(self) -> ProgramModule:
         from tvm import relax
@@ -76,10 +89,9 @@ class _Emission:
         try:
             with self.builder.function("main", [*self.inputs, *self.variables]):
                 with self.builder.dataflow():
-                    values: list[Any] = list(self.inputs)
                     for operation, own in zip(self.program.operations, owned, strict=True):
-                        values.append(self._emit(operation, own, values))
-                    outs = [self.builder.emit_output(values[v]) for v in self.program.outputs]
+                        self.values.append(self._emit(operation, own))
+                    outs = [self.builder.emit_output(self._value(v)) for v in self.program.outputs]
                 self.builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
         except Exception:
             self.builder._end_block()  # which TVM leaves open, and then warns of on standard error
@@ -106,29 +118,103 @@ class _Emission:
         self.variables.append(variable)
         return variable
 
-    def _emit(self, operation: Any, own: Sequence[Any], values: Sequence[Any]) -> Any:
-        if isinstance(operation, TunedOperation):
-            return self._tuned(operation, own, values)
-        assert isinstance(operation, OtherOperation)
-        left = list(own)
-        reads = [left.pop(0) if isinstance(r, Constant) else values[r] for r in operation.reads]
-        return operation.emit(self.builder, reads, self.lanes)
+    def _value(self, number: int) -> Any:
+        """The expression of a value."""
+        if (found := self.values[number]) is not None:
+            return found
+        at, value = self.program.parts[number], self.program.value(number)
+        return take_part(self.builder, self._memory(at), at.place, value.blocks(self.lanes))
 
-    def _tuned(self, operation: TunedOperation, own: Sequence[Any], values: Sequence[Any]) -> Any:
+    def _memory(self, at: PartOf) -> Any:
+        """The expression of the memory that a value lies in, as far as it is written."""
+        return self.joined[at.whole] if at.whole in self.joined else self._value(at.whole)
+
+    def _emit(self, operation: Operation, own: Sequence[Any]) -> Any:
+        """The expression of an operation; None if its value lies in the memory of a view alone."""
+        number = len(self.values)
+        match operation:
+            case TunedOperation():
+                return self._tuned(operation, own, number)
+            case View():
+                for read, part in operation.copied:
+                    self._copy(self._value(read), self.program.value(read), PartOf(number, part))
+                return None
+            case OtherOperation():
+                left = list(own)
+                reads = [left.pop(0) if isinstance(r, Constant) else self._value(r) for r in operation.reads]
+                found = operation.emit(self.builder, reads, self.lanes)
+                if (at := self.program.parts.get(number)) is not None:
+                    self._copy(found, operation.value, at)
+                return found
+
+    def _tuned(self, operation: TunedOperation, own: Sequence[Any], number: int) -> Any:
         from tvm import relax
 
         workload, point = self.chosen[operation.choices]
-        key = (workload, tuple(point))
+        reads, parts = self._arguments(operation, workload, len(own))
+        at = self.program.parts.get(number)
+        if at is not None:
+            parts[len(reads) + len(own)] = at.place
+        tuned = self.numbers.setdefault((workload, tuple(point)), len(self.numbers))
+        key = (tuned, tuple(sorted(parts.items())))
         if key not in self.functions:
-            function = schedule_packed_operator(workload, point, self.target).without_attr("global_symbol")
-            function = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", OPAQUE)
-            self.functions[key] = self.builder.add_func(function, f"tuned{len(self.functions)}")
-        first, *extras = (values[v] for v in operation.reads)
-        shape = input_shape(workload, self.lanes)
-        if tuple(int(e) for e in first.ty.shape) != shape:
-            first = self.builder.emit(relax.op.reshape(first, shape))
+            function = schedule_packed_operator(workload, point, self.target, parts)
+            variant = sum(k[0] == tuned for k in self.functions)
+            self.functions[key] = self._add(function, f"tuned{tuned}_{variant}" if variant else f"tuned{tuned}")
         result = relax.TensorType(output_shape(workload, self.lanes), workload.output_storage)
-        return self.builder.emit(relax.call_tir(self.functions[key], [first, *own, *extras], result))
+        return self._call(self.functions[key], [reads[0], *own, *reads[1:]], result, at)
+
+    def _arguments(
+        self, operation: TunedOperation, workload: Workload, num_own: int
+    ) -> tuple[list[Any], dict[int, Part]]:
+        """Expressions of what a tuned operator reads, all of the memory where that is a part of it; and these parts, by
+        their positions among its arguments."""
+        from tvm import relax
+
+        reads, parts = [], dict[int, Part]()
+        for position, read in enumerate(operation.reads):
+            at, value = self.program.parts.get(read), self.program.value(read)
+            shape = input_shape(workload, self.lanes) if position == 0 else value.memory_shape(self.lanes)
+            if self.values[read] is None and at is not None and value.memory_shape(self.lanes) == shape:
+                reads.append(self._memory(at))
+                if (at.place.first, at.place.blocks) != (0, value.blocks(self.lanes)):
+                    parts[position + (num_own if position else 0)] = at.place
+                continue
+            found = self._value(read)
+            if tuple(int(e) for e in found.ty.shape) != shape:
+                found = self.builder.emit(relax.op.reshape(found, shape))
+            reads.append(found)
+        return reads, parts
+
+    def _copy(self, found: Any, value: Value, at: PartOf) -> None:
+        """Copy a map to its place in the memory of a view."""
+        from tvm import relax
+
+        parallel = self.target.num_threads > 1
+        key = (value.memory_shape(self.lanes), value.images, at.place)
+        if key not in self.functions:
+            self.functions[key] = self._add(copying(value, self.lanes, at.place, parallel), "join")
+        self._call(self.functions[key], [found], relax.TensorType(value.memory_shape(self.lanes), value.dtype), at)
+
+    def _add(self, function: Any, name: str) -> Any:
+        """A scheduled function in the module, which no other is fused with."""
+        function = function.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
+        return self.builder.add_func(function.with_attr("op_pattern", OPAQUE), name)
+
+    def _call(self, function: Any, arguments: Sequence[Any], result: Any, at: PartOf | None) -> Any:
+        """The expression of a call; None if it writes a part of a view's memory: in place, once that is there."""
+        from tvm import relax
+
+        if at is None:
+            return self.builder.emit(relax.call_tir(function, [*arguments], result))
+        whole, joined = self.program.value(at.whole), self.joined.get(at.whole)
+        type_ = relax.TensorType(whole.memory_shape(self.lanes), whole.dtype)
+        if joined is None:
+            call = relax.call_tir(function, [*arguments], type_)
+        else:
+            call = relax.call_tir_inplace(function, [*arguments, joined], [len(arguments)], type_)
+        self.joined[at.whole] = self.builder.emit(call)
+        return None
 
 
 def _fused(module: Any) -> Any:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chanas.core.layouts import num_blocks
 from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
+from chanas.prescheduler.kernels.cpu.batches import Part
 from chanas.prescheduler.models.graph import Constant
 from chanas.prescheduler.models.sources.model import Array, TensorFacts
 
@@ -57,11 +58,15 @@ class Value:
         """Rows of channels of a blocked value: those of a map, or tokens and what fills up their last tile."""
         return self.pixels if len(self.shape) == 4 else tiled_rows(self.pixels)
 
+    def blocks(self, lanes: int) -> int:
+        """Channel blocks of each image of a blocked value."""
+        return num_blocks(self.channels, lanes)
+
     def memory_shape(self, lanes: int) -> tuple[int, ...]:
         """Its shape in memory."""
         if not self.blocked:
             return self.shape
-        return (self.images * num_blocks(self.channels, lanes), self.pixels_in_memory, lanes)
+        return (self.images * self.blocks(lanes), self.pixels_in_memory, lanes)
 
 
 def tiled_rows(rows: int) -> int:
@@ -113,7 +118,28 @@ class OtherOperation:
     is_change: bool = False
 
 
-Operation = TunedOperation | OtherOperation
+@dataclass(frozen=True, eq=False)
+class View:
+    """A map whose channels are in memory already, in that of another value or in its own (`views`).
+
+    copied  of what it reads that which has to be copied to its own memory first, and where to
+    """
+
+    reads: tuple[int, ...]
+    value: Value
+    copied: tuple[tuple[int, Part], ...]
+    name: ClassVar[str] = "view"
+
+
+Operation = TunedOperation | OtherOperation | View
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """Place of a value in the memory of `whole`, another value or a view."""
+
+    whole: int
+    place: Part
 
 
 @dataclass
@@ -121,6 +147,7 @@ class Program:
     """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation.
 
     names   of values in the file that the network was read from, of those that are there
+    parts   of values that lie in the memory of others, where (`views`)
     """
 
     inputs: tuple[TensorFacts, ...]
@@ -128,13 +155,18 @@ class Program:
     operations: list[Operation] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
     names: dict[int, str] = field(default_factory=dict)
+    parts: dict[int, PartOf] = field(default_factory=dict)
 
     def value(self, number: int) -> Value:
         """The form of a value."""
         if number < len(self.inputs):
             facts = self.inputs[number]
             return Value(facts.shape, facts.dtype)
-        return self.operations[number - len(self.inputs)].value
+        return self.operation(number).value
+
+    def operation(self, number: int) -> Operation:
+        """The operation that gives a value."""
+        return self.operations[number - len(self.inputs)]
 
     def add(self, operation: Operation) -> int:
         """Append an operation; returns the number of its value."""

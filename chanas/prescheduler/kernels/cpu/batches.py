@@ -1,37 +1,52 @@
-"""Kernels of one image as kernels of several: the same loops, over images that lie one after the other in memory.
+"""Kernels of one image as kernels of several, and of maps that are parts of others: the same loops, over images that
+lie one after the other in memory.
 
 Weights stay in the caches from one image to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 
-def over_images(function: Any, num_images: int, common: Collection[int]) -> Any:
+class Part(NamedTuple):
+    """Place of a map in another one's memory: its first channel block there, and all that each image has there."""
+
+    first: int
+    blocks: int
+
+
+NO_PARTS: Mapping[int, Part] = MappingProxyType({})
+
+
+def over_images(function: Any, num_images: int, common: Collection[int], parts: Mapping[int, Part] = NO_PARTS) -> Any:
     """A scheduled function of one image, as of `blocks.schedule_packed_operator`, over `num_images` of them.
 
     Args:
         common: positions of arguments that all images have in common, such as weights. The first axis of the others is
             as many times as long.
+        parts: of arguments, by their positions, that are parts of other maps: these are the arguments then
     """
     import tvm
     import tvm_ffi
     from tvm import s_tir, tirx
 
-    if num_images == 1:
+    if num_images == 1 and not parts:
         return function
     image = tirx.Var("image", "int32")
     arguments, matches, ones = list(function.params), [], {}
     for position, given in enumerate(function.params):
         if position in common:
             continue
-        first, *others = (int(extent) for extent in given.shape)
-        whole = tirx.decl_buffer((num_images * first, *others), given.dtype, given.name, layout=None)
+        own, *others = (int(extent) for extent in given.shape)
+        part = parts.get(position, Part(0, own))
+        whole = tirx.decl_buffer((num_images * part.blocks, *others), given.dtype, given.name, layout=None)
         begin = tirx.Var(f"{given.name}_begin", "int32")  # without, TVM takes it that an image is at the buffer's start
         one = tirx.decl_buffer(given.shape, given.dtype, given.name, elem_offset=begin, layout=None)
-        place = [tvm.ir.Range.from_min_extent(image * first, first), *(tvm.ir.Range(0, e) for e in others)]
+        begin_block = image * part.blocks + part.first
+        place = [tvm.ir.Range.from_min_extent(begin_block, own), *(tvm.ir.Range(0, e) for e in others)]
         matches.append(s_tir.MatchBufferRegion(one, tirx.BufferRegion(whole, place)))
         arguments[position], ones[given] = whole, one
     each = tvm_ffi.structural_map(function.body, (tirx.Buffer, lambda buffer: ones.get(buffer, buffer)), order="pre")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.steps import INPUT, block_steps, block_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.cpu.batches import over_images
+from chanas.prescheduler.kernels.cpu.batches import NO_PARTS, Part, over_images
 from chanas.prescheduler.kernels.cpu.families import apply_point, compute, family_of, flatten_output, operator_arguments
 from chanas.prescheduler.kernels.cpu.shapes import Shapes, input_shape, output_shape
 from chanas.prescheduler.workloads.space import Point
@@ -83,9 +83,11 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     return sch.mod["main"]
 
 
-def schedule_packed_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
+def schedule_packed_operator(
+    workload: Workload, point: Point, target: HardwareTarget, parts: Mapping[int, Part] = NO_PARTS
+) -> Any:
     """A `tirx.PrimFunc` of one operator: arguments input, packed parameters (one array, if it has any), gate, residual
-    (those there are), output.
+    (those there are), output. Arguments that are `parts` of other maps are these maps.
 
     Raises:
         ScheduleError: the point is not in the operator's space.
@@ -104,7 +106,7 @@ def schedule_packed_operator(workload: Workload, point: Point, target: HardwareT
     apply_point(sch, workload, point, target, "op0_")
     flatten_output(sch, workload, "op0_")
     function = family_of(workload).complete(sch.mod["main"], workload, lanes)
-    return over_images(function, num_images, (1,) if shapes else ())
+    return over_images(function, num_images, (1,) if shapes else (), parts)
 
 
 def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:
