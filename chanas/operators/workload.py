@@ -32,6 +32,7 @@ Generality = Literal[
     "residual",
     "residual before the epilogue",
     "gate",
+    "prologue",
 ]
 """Ways in which an operator is more than a square one of our own networks; a family of kernels takes some of them.
 `stride` is that of a 1×1 convolution, where most kernels have none; an epilogue of its own is one that is not usual, or
@@ -111,6 +112,8 @@ class Workload:
     upconv     k×k transposed: each pixel adds to k×k outputs, those of neighbours a stride apart; `padding` is cut off
                the whole, or added to it where it is negative (output padding)
     scaled     the input is multiplied by a gate per channel first (squeeze-excite)
+    prologue   the product with the gate, plus a shift per channel, goes through this function first (normalisation and
+               activation before a convolution)
     residual   a tensor of the output's shape is added last, or with `residual_first` before the epilogue
     dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
                weights
@@ -122,7 +125,8 @@ class Workload:
     depthwise convolutions have one for each channel without saying so.
 
     Raises:
-        ScheduleError: groups do not divide the channels, there is no such epilogue, or there is no output.
+        ScheduleError: groups do not divide the channels, there is no such epilogue, there is no output, or a prologue
+            without a gate.
     """
 
     op: Operator
@@ -144,10 +148,15 @@ class Workload:
     groups: int = 1
     padding: tuple[int, int, int, int] | None = None
     residual_first: bool = False
+    prologue: Epilogue | None = None
 
     def __post_init__(self) -> None:
         """Leave out what is the default and what no window reads, so that equal operators are equal."""
         check_epilogue(self.epilogue)
+        if self.prologue is not None:
+            check_epilogue(self.prologue)
+            if not self.scaled:
+                raise ScheduleError(f"expected a gate before the prologue {self.prologue} (operator {self.op})")
         of_rows = {"input_width": "input_size", "kernel_width": "kernel_size", "column_stride": "stride"}
         for name, default in of_rows.items():
             if getattr(self, name) == getattr(self, default):
@@ -207,6 +216,7 @@ class Workload:
             "residual": self.residual and self.op != "pointwise",
             "residual before the epilogue": self.residual_first,
             "gate": self.scaled and self.op not in ("pointwise", "squeeze"),
+            "prologue": self.prologue is not None,
         }
         return tuple(name for name, there in found.items() if there)
 
@@ -235,7 +245,8 @@ class Workload:
     def key(self) -> str:
         """Readable and unique: the key of records and schedules. Those of batch 1 don't name it."""
         residual = ("-sum" if self.residual_first else "-res") if self.residual else ""
-        flags = ("-scaled" if self.scaled else "") + residual + ("-wide" if self.wide else "")
+        scaled = f"-scaled{f'.{self.prologue}' if self.prologue else ''}" if self.scaled else ""
+        flags = scaled + residual + ("-wide" if self.wide else "")
         size, kernel, stride = (
             str(rows) if columns is None else f"{rows}x{columns}"
             for rows, columns in (
@@ -451,6 +462,17 @@ def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
     )
 
 
+def extra_names(workload: Workload) -> tuple[str, ...]:
+    """Names of the tensors that an operator reads beside its input and its parameters, in order."""
+    there = {
+        "gate": workload.scaled,
+        "shift": workload.prologue is not None,
+        "residual": workload.residual,
+    }
+    return tuple(name for name, is_there in there.items() if is_there)
+
+
 def scales_weights(workload: Workload) -> bool:
-    """True if squeeze-excite's gate multiplies the weights, not the input: if there are fewer of them."""
-    return workload.scaled and workload.output_pixels > workload.out_channels
+    """True if squeeze-excite's gate multiplies the weights, not the input: if there are fewer of them, and nothing else
+    comes before the product."""
+    return workload.scaled and workload.prologue is None and workload.output_pixels > workload.out_channels

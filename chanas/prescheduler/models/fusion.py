@@ -1,10 +1,13 @@
-"""Fusion: residual and activation after a product, squeeze-excite's gate before it, in one operator with it."""
+"""Fusion: residual and activation after a product, squeeze-excite's gate or a normalisation with its activation before
+it, in one operator with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chanas.prescheduler.models.graph import PRODUCTS, Constant, Graph, Node, Read, numbered
+import numpy as np
+
+from chanas.prescheduler.models.graph import PRODUCTS, Constant, Graph, Node, Read, numbered, per_channel
 
 
 @dataclass
@@ -13,7 +16,9 @@ class Chain:
 
     end             the value that all of it gives
     source          the value that it reads
-    gate            the value [N, C, 1, 1] that its input is multiplied by
+    gate            the value [N, C, 1, 1] that its input is multiplied by; with a prologue numbers by channel
+    prologue        the function of the input, times the gate, plus the shift, that is multiplied with the weights
+    shift           numbers by channel
     residual        the value that is added, before the activation or after it
     """
 
@@ -21,6 +26,8 @@ class Chain:
     end: int
     source: Read
     gate: Read | None = None
+    prologue: str | None = None
+    shift: Constant | None = None
     residual: Read | None = None
     residual_first: bool = False
     activation: str = "none"
@@ -37,7 +44,9 @@ def find_chains(graph: Graph) -> dict[int, Chain]:
             continue
         chain = Chain(value, value, node.reads[0])
         _extend_forward(graph, chain, readers, taken)
-        _take_gate(graph, chain, node, readers, taken)
+        if is_plain_pointwise(node):
+            _take_gate(graph, chain, readers, taken)
+            _take_prologue(graph, chain, readers, taken)
         taken |= {value, *chain.absorbed}
         chains[chain.end] = chain
     return chains
@@ -84,21 +93,54 @@ def _adds_a_map(graph: Graph, node: Node) -> bool:
     return graph.shape_of(first) == graph.shape_of(second) == node.shape
 
 
-def _take_gate(graph: Graph, chain: Chain, node: Node, readers: dict[int, list[int]], taken: set[int]) -> None:
+def _before(graph: Graph, chain: Chain, op: str, readers: dict[int, list[int]], taken: set[int]) -> Node | None:
+    """The node that gives a chain's source, if it is of this operator and nothing else reads it."""
+    if isinstance(chain.source, Constant) or chain.source in taken or len(readers[chain.source]) != 1:
+        return None
+    found = graph.node_of(chain.source)
+    return found if found is not None and found.op == op else None
+
+
+def _take_gate(graph: Graph, chain: Chain, readers: dict[int, list[int]], taken: set[int]) -> None:
     """Take in the product with a gate per channel before a 1×1 convolution that alone reads it."""
-    before = graph.node_of(chain.source)
-    if before is None or isinstance(chain.source, Constant) or before.op != "multiply" or chain.source in taken:
-        return
-    if len(readers[chain.source]) != 1 or not is_plain_pointwise(node):
+    before = _before(graph, chain, "multiply", readers, taken)
+    if before is None:
         return
     for x, gate in (before.reads, before.reads[::-1]):
         if isinstance(x, Constant) or isinstance(gate, Constant):
             return
         shape = graph.shape_of(x)
         if shape == before.shape and len(shape) == 4 and graph.shape_of(gate) == (*shape[:2], 1, 1) != shape:
-            chain.absorbed.append(chain.source)
+            chain.absorbed.append(chain.source)  # type: ignore[arg-type]
             chain.source, chain.gate = x, gate
             return
+
+
+def _take_prologue(graph: Graph, chain: Chain, readers: dict[int, list[int]], taken: set[int]) -> None:
+    """Take in an activation before a 1×1 convolution that alone reads it, of what may have been scaled and shifted by
+    channel: a normalisation that nothing before it takes."""
+    activation = _before(graph, chain, "activation", readers, taken)
+    if activation is None or chain.gate is not None or len(activation.shape) != 4:
+        return
+    numbers = {"add": 0.0, "multiply": 1.0}
+    found = {op: Constant(np.full(activation.shape[1], number, np.float32)) for op, number in numbers.items()}
+    _absorb(chain, activation)
+    for op in numbers:
+        node = _before(graph, chain, op, readers, taken)
+        constant = None if node is None else node.constant(1)
+        by_channel = None if constant is None else per_channel(constant.value, 4)
+        if node is None or by_channel is None or graph.shape_of(node.reads[0]) != activation.shape:
+            continue
+        found[op] = Constant(np.broadcast_to(by_channel, activation.shape[1]))
+        _absorb(chain, node)
+    chain.prologue, chain.gate, chain.shift = activation.attributes["name"], found["multiply"], found["add"]
+
+
+def _absorb(chain: Chain, node: Node) -> None:
+    """Take in the node that gives a chain's source."""
+    assert not isinstance(chain.source, Constant)
+    chain.absorbed.append(chain.source)
+    chain.source = node.reads[0]
 
 
 def is_plain_pointwise(node: Node) -> bool:

@@ -58,7 +58,7 @@ def _in_form(number: int, value: Value, blocked: bool) -> OtherOperation:
     """The change of a value to channel blocks, or from them."""
     other = Value(value.shape, value.dtype, blocked)
     emit: Emit = functools.partial(others.pack if blocked else others.unpack, value=other)
-    return OtherOperation("to channel blocks" if blocked else "from channel blocks", (number,), other, emit, True)
+    return OtherOperation("to channel blocks" if blocked else "from channel blocks", (number,), other, emit)
 
 
 def lower(graph: Graph, target: HardwareTarget) -> Program:
@@ -99,8 +99,7 @@ class _Lowering:
 
     def _output(self, read: Read) -> int:
         if isinstance(read, Constant):
-            value = Value(read.shape, str(read.value.dtype))
-            return self.made.add(OtherOperation("constant", (read,), value, lambda _b, xs, _l: xs[0]))
+            return self._constant(read, Value(read.shape, str(read.value.dtype)))
         return self.plain(read)
 
     # ---- forms ---------------------------------------------------------------------------------------------------
@@ -186,6 +185,7 @@ class _Lowering:
 
     def _fused(self, chain: Chain) -> dict[str, Any]:
         facts: dict[str, Any] = {"epilogue": chain.activation, "scaled": chain.gate is not None}
+        facts["prologue"] = chain.prologue
         facts["residual"] = chain.residual is not None
         if chain.residual_first:
             facts["residual_first"] = True
@@ -203,12 +203,23 @@ class _Lowering:
     def _tuned(
         self, chain: Chain, choices: Sequence[Workload], source: int, weight: Array, bias: Array
     ) -> TunedOperation:
+        images = choices[0].batch
         extras = [
-            self.blocked(r) for r in (chain.gate, chain.residual) if r is not None and not isinstance(r, Constant)
+            self._by_channel(r, images) if isinstance(r, Constant) else self.blocked(r)
+            for r in (chain.gate, chain.shift, chain.residual)
+            if r is not None
         ]
         end = self.graph.nodes[chain.end - len(self.graph.inputs)]
         step = Step(choices[0], (source, *extras))
         return TunedOperation(step, Value(end.shape, "float32", True), tuple(choices), weight, bias)
+
+    def _by_channel(self, constant: Constant, images: int) -> int:
+        """The value of numbers by channel, of each image."""
+        packed = Constant(packed_constant(constant.value, self.lanes, images))
+        return self._constant(packed, Value((images, constant.value.size, 1, 1), blocked=True))
+
+    def _constant(self, read: Constant, value: Value) -> int:
+        return self.made.add(OtherOperation("constant", (read,), value, lambda _b, xs, _l: xs[0]))
 
     def _convolution(self, chain: Chain, node: Node) -> TunedOperation | None:
         weight, bias = _weights(node)
@@ -281,7 +292,7 @@ class _Lowering:
                     order = np.arange(weight.shape[1]).reshape(-1, self.lanes, form.pixels).transpose(0, 2, 1).ravel()
                     flat = Value((1, weight.shape[1]), "float32", True)
                     emit = functools.partial(others.reshape, shape=flat.memory_shape(self.lanes))
-                    operation = OtherOperation("reshape", (self.blocked(before),), flat, emit, True)
+                    operation = OtherOperation("reshape", (self.blocked(before),), flat, emit)
                     return self.made.add(operation), np.ascontiguousarray(weight[:, order])
         return self.blocked(read), weight
 
@@ -346,7 +357,7 @@ class _Lowering:
         if not (is_pixel and before.images == value.images) and not keeps_rows(node, before.shape):
             return None
         emit = functools.partial(others.reshape, shape=value.memory_shape(self.lanes))
-        return OtherOperation("reshape", (self._source(node),), value, emit, True)
+        return OtherOperation("reshape", (self._source(node),), value, emit)
 
     def _elementwise(self, node: Node, value: Value) -> OtherOperation | None:
         """A function of single numbers of blocked values, gates, and constants by channel."""

@@ -105,17 +105,15 @@ Emit = Callable[[Any, Sequence[Any], int], Any]
 class OtherOperation:
     """An operation that the compiler's own definitions compute, with one schedule for all such (`generic`).
 
-    name       for people
-    reads      values and constants
-    emit       its expression
-    is_change  it only changes the form of a value
+    name   for people
+    reads  values and constants
+    emit   its expression
     """
 
     name: str
     reads: tuple[int | Constant, ...]
     value: Value
     emit: Emit
-    is_change: bool = False
 
 
 @dataclass(frozen=True, eq=False)

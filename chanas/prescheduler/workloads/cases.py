@@ -78,8 +78,8 @@ def case_seed(key: str) -> int:
 @dataclass(frozen=True)
 class OperatorTensors:
     """Random tensors of an operator, float32 as PyTorch has them, and what it makes of them: x [B, C, S, S], weight
-    [N, C / groups, k, k] and bias [N] (None of pooling), gate [B, C] and residual [B, N, S', S'] (None where there are
-    none), out [B, N, S', S'].
+    [N, C / groups, k, k] and bias [N] (None of pooling), gate and shift [B, C] and residual [B, N, S', S'] (None
+    where there are none), out [B, N, S', S'].
 
     What is stored as float16 or bfloat16 has such values; `out` is not rounded.
     """
@@ -88,6 +88,7 @@ class OperatorTensors:
     weight: Array | None
     bias: Array | None
     gate: Array | None
+    shift: Array | None
     residual: Array | None
     out: Array
 
@@ -112,7 +113,7 @@ def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorT
     if odd:
         x.flat[rng.choice(x.size, len(odd), replace=False)] = odd
     value = torch.from_numpy(x)
-    weight = bias = gate = residual = None
+    weight = bias = gate = shift = residual = None
     if workload.takes_mean:
         value = value.mean((2, 3), keepdim=True)
     if workload.has_weights:
@@ -128,6 +129,9 @@ def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorT
             else:
                 value = value * torch.from_numpy(gate)[:, :, None, None]
                 value = torch.from_numpy(stored_value(value.numpy()))
+        if workload.prologue is not None:
+            shift = drawn((workload.batch, inp))
+            value = _activated(value + torch.from_numpy(shift)[:, :, None, None], workload.prologue)
         value = _convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
         if workload.residual:
             residual = drawn(tuple(value.shape))
@@ -136,7 +140,7 @@ def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorT
         else:
             value = _activated(value, workload.epilogue)
             value = value if residual is None else value + torch.from_numpy(residual)
-    return OperatorTensors(x, weight, bias, gate, residual, value.numpy())
+    return OperatorTensors(x, weight, bias, gate, shift, residual, value.numpy())
 
 
 def _activated(value: Any, epilogue: Epilogue) -> Any:

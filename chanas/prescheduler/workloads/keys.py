@@ -13,7 +13,8 @@ _KEY = re.compile(
     r"(?P<op>[a-z]+\d?)-(?P<rows>\d+)(x(?P<columns>\d+))?px-(?P<inputs>\d+)x(?P<outputs>\d+)"
     r"-k(?P<kernel>\d+)(x(?P<kernel_width>\d+))?s(?P<stride>\d+)(x(?P<column_stride>\d+))?"
     r"(d(?P<dilation>\d+x\d+))?(g(?P<groups>\d+))?(p(?P<padding>-?\d+(\.-?\d+){3}))?"
-    r"-(?P<epilogue>[a-z]+[0-9.]*(e-\d+)?)(?P<scaled>-scaled)?(-(?P<residual>res|sum))?(?P<wide>-wide)?"
+    r"-(?P<epilogue>[a-z]+[0-9.]*(e-\d+)?)(?P<scaled>-scaled(\.(?P<prologue>[a-z]+[0-9.]*(e-\d+)?))?)?"
+    r"(-(?P<residual>res|sum))?(?P<wide>-wide)?"
     r"-(?P<dtype>[a-z]+\d+)(-b(?P<batch>\d+))?"
 )
 
@@ -33,6 +34,7 @@ def workload_of_key(key: str) -> Workload:
         **{field: int(match[name]) for field, name in widths.items() if match[name] is not None},
         "groups": int(match["groups"] or 1),
         "residual_first": match["residual"] == "sum",
+        "prologue": match["prologue"],
     }
     if match["dilation"]:
         general["dilation"] = tuple(map(int, match["dilation"].split("x")))

@@ -165,6 +165,44 @@ def test_squeeze_excite_is_a_gate_of_the_convolution_after_it(run: Run) -> None:
     assert ran.error < 1e-5
 
 
+def normalised(channels: int) -> nn.BatchNorm2d:
+    layer = nn.BatchNorm2d(channels)
+    for tensor, low in ((layer.weight, -1.0), (layer.bias, -1.0), (layer.running_mean, -1.0), (layer.running_var, 0.5)):
+        nn.init.uniform_(tensor, low, 2.0)
+    return layer
+
+
+@pytest.mark.parametrize("images", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_normalisation_before_a_convolution_is_part_of_it(run: Run, images: int) -> None:
+    """Of a sum that others read too, as in DenseNet and in residual networks that normalise first."""
+
+    def before(n: nn.Module, x: Tensor) -> Tensor:
+        x = x + n.one(F.hardswish(n.norm(x)))
+        return x + n.two(F.relu(torch.linspace(-1.0, 2.0, C).reshape(C, 1, 1) * x))
+
+    layers = {"norm": normalised(C), "one": conv(C, C), "two": conv(C, C)}
+    ran = run(after_stem(before, **layers), (images, 3, 20, 16))
+    found = [o.step.workload for o in ran.program.tuned]
+    assert [(w.op, w.prologue, w.residual) for w in found[1:]] == [("pointwise", p, True) for p in ("hswish", "relu")]
+    assert ran.others == {"constant": 4, "from channel blocks": 1}
+    assert ran.error < 1e-5
+
+
+def test_an_activation_before_a_convolution_that_another_reads_too_stays_outside(run: Run) -> None:
+    layers = {"norm": normalised(C), "one": conv(C, 24), "two": conv(C, 24)}
+    shared = after_stem(lambda n, x: n.one(y := F.relu(n.norm(x.exp()))) + n.two(y), **layers)
+    ran = run(shared)
+    assert [o.step.workload.prologue for o in ran.program.tuned] == [None, None, None]
+    assert ran.error < 1e-5
+
+
+def test_padding_stays_after_the_activation(run: Run) -> None:
+    layers = {"norm": normalised(C), "one": nn.Conv2d(C, 24, 1, padding=1)}
+    ran = run(after_stem(lambda n, x: n.one(F.relu(n.norm(x.exp()))), **layers))
+    assert [o.step.workload.prologue for o in ran.program.tuned] == [None, None]
+    assert ran.error < 1e-5
+
+
 def test_a_gate_that_another_layer_reads_too_is_a_product_of_its_own(run: Run) -> None:
     def gated(n: nn.Module, x: Tensor) -> Tensor:
         scaled = x * torch.sigmoid(n.expand(x.mean((2, 3), keepdim=True)))

@@ -18,6 +18,8 @@ GENERAL = (
     Workload("pointwise", 1, 32, 64, scaled=True, wide=True, dtype="bfloat16"),
     Workload("pointwise", 14, 32, 64, epilogue="leaky1e-05", residual=True),
     Workload("pointwise", 14, 32, 64, epilogue="leaky2.5e-07", scaled=True),
+    Workload("pointwise", 14, 32, 64, scaled=True, prologue="relu", residual=True),
+    Workload("pointwise", 14, 32, 64, scaled=True, prologue="leaky1e-05"),
     Workload("winograd2", 14, 32, 64, 3, dtype="tf32", batch=32),
 )
 

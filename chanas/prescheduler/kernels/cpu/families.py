@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Generality, Workload, check_generality
+from chanas.operators.workload import Generality, Workload, check_generality, extra_names
 from chanas.prescheduler.kernels.cpu import bf16_schedules, schedules, shapes, space
 from chanas.prescheduler.kernels.cpu.batches import over_images
 from chanas.prescheduler.workloads.space import Decoded, Point, ScheduleSpace
@@ -115,7 +115,9 @@ _UPCONV = Family(
     in_rectangles=True,
     complete=_mended,
 )
-_POINTWISE: Family[Any] = Family(space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE)
+_POINTWISE: Family[Any] = Family(
+    space.pointwise, lambda: _float32().pointwise, schedules.pointwise, takes=_ANY_STRIDE | {"prologue"}
+)
 _DEPTHWISE = Family(
     space.depthwise,
     lambda: _float32().depthwise,
@@ -186,18 +188,17 @@ def compute(
 
 
 def operator_arguments(workload: Workload, lanes: int) -> tuple[Any, ...]:
-    """The tensors of one operator alone: input, weights, bias, gate, residual (those there are), output."""
+    """The tensors of one operator alone: input, weights, bias, gate, shift, residual (those there are), output."""
     from tvm import te
 
     parameters = [
         te.placeholder(shape, name=name)
         for shape, name in zip(family_of(workload).parameter_shapes(workload, lanes), ("weights", "bias"), strict=False)
     ]
-    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
     x = te.placeholder(shapes.input_shape(workload, lanes), workload.input_storage, name="x")
     extras = [
         te.placeholder(shape, workload.input_storage, name=name)
-        for shape, name in zip(shapes.extra_shapes(workload, lanes), names, strict=True)
+        for shape, name in zip(shapes.extra_shapes(workload, lanes), extra_names(workload), strict=True)
     ]
     return (x, *parameters, *extras, compute(workload, lanes, "op0_", x, parameters, extras))
 

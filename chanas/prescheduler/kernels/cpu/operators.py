@@ -1,12 +1,12 @@
 """The computation of each family in float32, as TVM tensor expressions; `schedules` decides how it is carried out.
 
 Each function gives the output tensor of an operator from the lanes of a vector, the prefix of its stages' names, its
-input, its parameters (weights and bias) and its extras (gate and residual, those that it has).
+input, its parameters (weights and bias) and its extras (gate, shift and residual, those that it has).
 
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
     convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l], winograd2: [B_out, t·t·C, l]),
-    biases [B, l], gates [B, 1, l]
+    biases [B, l], gates and shifts [B, 1, l]
 Activations and gates of bfloat16 operators are uint16 bits (`bf16_operators`).
 Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
 Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
@@ -145,7 +145,14 @@ def pointwise(
             )
         else:
             shape_in = input_shape(workload, lanes)
-            x = te.compute(shape_in, lambda b, m, v: pixel(x_in, b, m, v) * gate[b, 0, v], name=f"{prefix}scale")
+            prologue = workload.prologue
+            shift: Any = rest.pop(0) if prologue else None
+
+            def scaled(b: Any, m: Any, v: Any) -> Any:
+                value = pixel(x_in, b, m, v) * gate[b, 0, v]
+                return value if prologue is None else epilogue(prologue, value + shift[b, 0, v])
+
+            x = te.compute(shape_in, scaled, name=f"{prefix}scale")
     sums = _half_block_sums if ends_in_half_a_block(workload, lanes) else _block_sums
     total = sums(workload, lanes, prefix, x, weights)
 

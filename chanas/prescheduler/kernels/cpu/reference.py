@@ -47,7 +47,7 @@ def operator_case(workload: Workload, lanes: int, odd: Sequence[float] = ()) -> 
     if tensors.weight is not None and tensors.bias is not None:
         arguments += pack_operator(workload, tensors.weight, tensors.bias, lanes)
         weights = (1, 2)
-    arguments += [stored(extra) for extra in (tensors.gate, tensors.residual) if extra is not None]
+    arguments += [stored(extra) for extra in (tensors.gate, tensors.shift, tensors.residual) if extra is not None]
     expected = np.concatenate([_packed_output(image, lanes, workload.epilogue) for image in tensors.out])
     return ReferenceCase(tuple(arguments), weights, _as_stored(expected, workload), operator_tolerance(workload))
 

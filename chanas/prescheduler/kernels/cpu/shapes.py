@@ -12,7 +12,7 @@ import math
 from chanas.core.layouts import num_blocks
 from chanas.operators.grouped import abreast
 from chanas.operators.transposed import num_taps
-from chanas.operators.workload import Workload, winograd_counts
+from chanas.operators.workload import Workload, extra_names, winograd_counts
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -31,9 +31,10 @@ def output_shape(workload: Workload, lanes: int) -> tuple[int, int, int]:
 
 
 def extra_shapes(workload: Workload, lanes: int) -> Shapes:
-    """Shapes of gate and residual, those of them that the operator has, in this order."""
-    gate = (workload.batch * num_blocks(workload.in_channels, lanes), 1, lanes)
-    return ((gate,) if workload.scaled else ()) + ((output_shape(workload, lanes),) if workload.residual else ())
+    """Shapes of gate, shift and residual, those of them that the operator has (`extra_names`), in this order."""
+    by_channel = (workload.batch * num_blocks(workload.in_channels, lanes), 1, lanes)
+    shapes = {"gate": by_channel, "shift": by_channel, "residual": output_shape(workload, lanes)}
+    return tuple(shapes[name] for name in extra_names(workload))
 
 
 # ---- weights and bias ------------------------------------------------------------------------------------------------

@@ -129,8 +129,8 @@ def parallel_choice(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ..
 
 
 def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
-    """The choice to multiply the input by its gate tile by tile, where tiles have no gaps; weights are always
-    multiplied at once."""
+    """The choice to multiply the input by its gate (and what else comes before the product) tile by tile, where tiles
+    have no gaps; weights are always multiplied at once."""
     can_be = workload.scaled and not scales_weights(workload) and not any(axis.has_gaps for axis in workload.axes)
     return (Coordinate.choice("scale_at", 0, 1),) if can_be else ()
 

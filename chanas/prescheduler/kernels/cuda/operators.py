@@ -25,7 +25,7 @@ from tvm import te, tirx
 
 from chanas.core.layouts import num_rows
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Workload, extra_names
 from chanas.prescheduler.workloads.expressions import epilogue
 
 Compute = Callable[[Workload, Any, Sequence[Any], Sequence[Any]], Any]
@@ -251,11 +251,11 @@ def operator_inputs(workload: Workload) -> list[Argument]:
     are)."""
     stored = workload.input_storage
     parameters = zip(("weights", "bias"), parameter_shapes(workload), (weight_type(workload), "float32"), strict=False)
-    names = [n for n, used in (("gate", workload.scaled), ("residual", workload.residual)) if used]
+    extras = zip(extra_names(workload), extra_shapes(workload), strict=True)
     return [
         Argument("x", input_shape(workload), stored),
         *(Argument(name, shape, dtype) for name, shape, dtype in parameters),
-        *(Argument(name, shape, stored) for name, shape in zip(names, extra_shapes(workload), strict=True)),
+        *(Argument(name, shape, stored) for name, shape in extras),
     ]
 
 

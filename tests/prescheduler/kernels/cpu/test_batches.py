@@ -31,6 +31,7 @@ FAMILIES = {
     "winograd2": Workload("winograd2", 9, 20, 32, 3, 1, "hswish", residual=True, batch=IMAGES),
     "upconv": Workload("upconv", 5, 20, 32, 3, 2, "relu", batch=IMAGES, padding=(1, 1, 0, 0)),
     "pointwise": Workload("pointwise", 5, 24, 40, 1, 1, "swish", scaled=True, residual=True, batch=IMAGES),
+    "prologue": Workload("pointwise", 5, 24, 40, 1, 1, "relu", scaled=True, prologue="hswish", batch=IMAGES),
     "one pixel": Workload("pointwise", 1, 24, 40, 1, 1, "hsigmoid", batch=IMAGES),
     "depthwise": Workload("depthwise", 8, 24, 24, 5, 2, "relu6", batch=IMAGES, dilation=(2, 1)),
     "pool": Workload("pool", 5, 24, 24, batch=IMAGES, input_width=3),

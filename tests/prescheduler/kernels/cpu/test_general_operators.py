@@ -127,6 +127,7 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
         out_channels = channels * (draw(st.integers(1, 3)) if op == "depthwise" else 1)
     if op == "groupconv" or (op == "blockconv" and draw(st.booleans())):
         channels, out_channels, groups = draw(groups_of_channels(op))
+    scaled = op == "pointwise" and draw(st.booleans())
     return Workload(
         op,
         height,
@@ -135,7 +136,8 @@ def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
         kernels[0],
         strides[0],
         draw(st.sampled_from(ANY_EPILOGUE)) if op != "pool" else "none",
-        scaled=op == "pointwise" and draw(st.booleans()),
+        scaled=scaled,
+        prologue=draw(st.sampled_from([None, *ANY_EPILOGUE])) if scaled else None,
         residual=op != "pool" and draw(st.booleans()),
         residual_first=draw(st.booleans()),
         input_width=width,
@@ -231,6 +233,10 @@ REFUSED = [
         "operator depthwise with residual is not there in bfloat16",
     ),
     (dataclasses.replace(WINDOW, scaled=True), "operator depthwise with gate is not there in float32"),
+    (
+        Workload("pointwise", 9, 16, 16, scaled=True, prologue="relu", dtype="bfloat16"),
+        "operator pointwise with prologue is not there in bfloat16",
+    ),
     (Workload("pool", 9, 16, 16, residual=True), "operator pool with residual is not there in float32"),
     (Workload("pool", 9, 16, 16, epilogue="relu"), "operator pool with epilogue of its own is not there in float32"),
     (
