@@ -1,4 +1,4 @@
-"""The operator families of NVIDIA GPUs in one table: for each operator in each dtype its points, its expression and its
+"""The operator families of NVIDIA GPUs in one table: for each operator in each dtype its points and its
 kernels. A further dtype is further rows."""
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Generality, Workload, check_generality
-from chanas.prescheduler.kernels.cuda import operators, schedules, space
-from chanas.prescheduler.kernels.cuda.operators import (
-    Compute,
-    check_operator,
-    is_dense,
-)
+from chanas.prescheduler.kernels.cuda import schedules, space
+from chanas.prescheduler.kernels.cuda.operators import check_operator, is_dense
 from chanas.prescheduler.kernels.cuda.product import product_kernel
 from chanas.prescheduler.kernels.cuda.space import GPUSpace
 from chanas.prescheduler.kernels.cuda.squeeze import squeeze_kernel
@@ -29,26 +25,24 @@ class Family(Generic[Decoded]):
     """A family of operators on a GPU in one dtype.
 
     space    the schedule space of an operator within a GPU's limits
-    compute  the operator's expression: output from input, parameters (weights and bias) and extras (gate and residual)
     kernel   a `tirx.PrimFunc` `main` of an operator as a point says
     takes    ways in which an operator may be more than a square one
     """
 
     space: Callable[[Workload, GPUFeatures], GPUSpace[Decoded]]
-    compute: Compute
     kernel: Callable[[Workload, Decoded, GPUFeatures], Any]
     takes: frozenset[Generality] = frozenset()
 
 
-_PRODUCT = Family(space.product, operators.product, product_kernel, frozenset({"residual"}))
+_PRODUCT = Family(space.product, product_kernel, frozenset({"residual"}))
 _BY_OPERATOR: dict[str, Family[Any]] = {
     "conv": _PRODUCT,
     "blockconv": _PRODUCT,
     "pointwise": _PRODUCT,
-    "dense": Family(space.reduction, operators.dense, schedules.dense),
-    "depthwise": Family(space.depthwise, operators.depthwise, schedules.depthwise),
-    "pool": Family(space.reduction, operators.pool, schedules.pool),
-    "squeeze": Family(space.squeeze, operators.squeeze, squeeze_kernel),
+    "dense": Family(space.reduction, schedules.dense),
+    "depthwise": Family(space.depthwise, schedules.depthwise),
+    "pool": Family(space.reduction, schedules.pool),
+    "squeeze": Family(space.squeeze, squeeze_kernel),
 }
 FAMILIES = {(op, dtype): f for op, f in _BY_OPERATOR.items() for dtype in ("float32", "float16", "tf32")}
 """Families by operator and dtype; a 1×1 convolution of one pixel is `dense`."""

@@ -1,4 +1,5 @@
-"""The computation of each operator on a GPU, as TVM tensor expressions; `schedules` decides how it is carried out.
+"""Shapes of what an operator on a GPU reads and writes, and the computation of those that are TVM tensor expressions;
+`schedules` decides how these are carried out. Products and squeeze are written down in `product` and `squeeze`.
 
 Notation: B images (the batch), C channels, N output channels, M pixels of a square map, k kernel size, R = `num_rows`
 of B maps, G = `num_rows` of B single pixels.
@@ -9,7 +10,7 @@ of B maps, G = `num_rows` of B single pixels.
 Channels last, because every width of a MobileNet is a multiple of 8, so that any thread can load four neighbours at
 once and a warp's loads are whole lines, whatever the size of the map; a row of 7 or 14 pixels has no such alignment.
 There are a few more rows than pixels, so that tiles divide them. What stands there is never read as a pixel.
-Convolutions over all channels are matrix products: the rows of `input` are windows (implicit GEMM), never stored whole.
+Convolutions over all channels are matrix products whose rows are windows (implicit GEMM), never stored whole.
 Sums and biases are float32 in every type, and so are logits, the image that `conv` reads, and its weights. TF32 is
 float32 in memory; only what tensor cores multiply is rounded.
 """
@@ -123,43 +124,6 @@ def image_and_pixel(m: Any, pixels: int, batch: int) -> tuple[Any, Any]:
     return (0, m) if batch == 1 else (m // pixels, m % pixels)
 
 
-def _window(workload: Workload, h: Any, w: Any, tap_h: Any, tap_w: Any) -> tuple[Any, Any]:
-    """The input pixel under a tap of the window of output pixel (h, w), and whether it is inside the map."""
-    size, pad = workload.input_size, workload.kernel_size // 2
-    y, x = h * workload.stride + tap_h - pad, w * workload.stride + tap_w - pad
-    return y * size + x, tirx.all(y >= 0, y < size, x >= 0, x < size)
-
-
-def product(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    """Σ over taps and channels of input[m, tap, c] · weights[tap, c, n], then bias, epilogue and residual."""
-    weights, bias = parameters
-    rest, size, k = list(extras), workload.output_size, workload.kernel_size
-    rows, channels, pixels = output_rows(workload), workload.in_channels, size**2
-    num_pixels, in_pixels = workload.batch * pixels, workload.input_size**2
-    gate = rest.pop(0) if workload.scaled else None
-
-    def value(m: Any, tap: Any, c: Any) -> Any:
-        image, pixel = image_and_pixel(m, pixels, workload.batch)
-        if workload.op == "pointwise":
-            if gate is None:
-                return x[m, c]
-            of_image = gate[tirx.min(image, workload.batch - 1) if rows > num_pixels else image, c]
-            return (_wide(x[m, c]) * _wide(of_image)).astype(x.dtype)
-        place, inside = _window(workload, pixel // size, pixel % size, tap // k, tap % k)
-        inside = tirx.all(m < num_pixels, inside)
-        taken = x[image * channels + c, place] if workload.reads_image else x[image * in_pixels + place, c]
-        return tirx.if_then_else(inside, taken, _zero(x))
-
-    taken = te.compute((rows, k * k, channels), value, name="input")
-    tap, c = te.reduce_axis((0, k * k), name="tap"), te.reduce_axis((0, channels), name="c")
-    acc = te.compute(
-        (rows, workload.out_channels),
-        lambda m, n: te.sum(_wide(taken[m, tap, c]) * _weight(workload, weights, tap, c, n), axis=[tap, c]),
-        name="acc",
-    )
-    return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)
-
-
 def _finish(workload: Workload, acc: Any, bias: Any, residual: Any) -> Any:
     def value(m: Any, n: Any) -> Any:
         out = epilogue(workload.epilogue, acc[m, n] + bias[n])
@@ -184,20 +148,12 @@ def dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequenc
     return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)
 
 
-def _mean(workload: Workload, x: Any, sums: str, means: str, dtype: str) -> Any:
+def pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
     pixels, shape = workload.input_size**2, (workload.batch, workload.in_channels)
     k = te.reduce_axis((0, pixels), name="pixel")
-    acc = te.compute(shape, lambda m, n: te.sum(_wide(x[m * pixels + k, n]), axis=k), name=sums)
+    acc = te.compute(shape, lambda m, n: te.sum(_wide(x[m * pixels + k, n]), axis=k), name="acc")
     share = tirx.const(1.0 / pixels, "float32")
-    return te.compute(shape, lambda m, n: (acc[m, n] * share).astype(dtype), name=means)
-
-
-def pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    return _mean(workload, x, "acc", "out", workload.output_storage)
-
-
-def squeeze(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    return dense(workload, _mean(workload, x, "pixel_sum", "mean", "float32"), parameters, extras)
+    return te.compute(shape, lambda m, n: (acc[m, n] * share).astype(workload.output_storage), name="out")
 
 
 def depthwise(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
