@@ -138,7 +138,7 @@ class All(nn.Module):
         return tuple(network(x) for network in self.networks)
 
 
-@pytest.mark.parametrize(("num_images", "num_threads"), [(1, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize(("num_images", "num_threads"), [(1, 1), pytest.param(3, 2, marks=pytest.mark.slow)])
 def test_networks_give_what_pytorch_gives(num_images: int, num_threads: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
     network, x = All(*NETWORKS.values(), TWICE, PARTS_OF_BLOCKS).eval(), torch.randn(num_images, 3, 12, 10)
