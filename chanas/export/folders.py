@@ -23,7 +23,6 @@ from chanas.export.instructions import check_in_c, describe_needs, needed_flags
 from chanas.export.trials import Check
 from chanas.files.writing import replacing_folder
 from chanas.prescheduler.codegen.c_toolchain import CToolchain
-from chanas.prescheduler.codegen.linkers import WASI, Platform
 from chanas.prescheduler.kernels.backends import backend_of
 
 _MADE_BY = "for C programs, made by `chanas export`."
@@ -98,10 +97,6 @@ class Sources:
         return f"{self.name}.h"
 
     @property
-    def is_wasm(self) -> bool:
-        return Platform.of(self.schedules.target.mtriple).system == WASI
-
-    @property
     def build_arguments(self) -> str:
         """The arguments of the compiler that build the example."""
         return shlex.join(self.toolchain.program_arguments(("main.c", self.library), self.name))
@@ -118,7 +113,6 @@ class Sources:
             "LATENCY": self.schedules.describe_latency(),
             "VERSION": chanas.__version__,
             "COMPILER": compiler,
-            "RUN": f"node --no-warnings wasi.mjs {self.name}" if self.is_wasm else f"./{self.name}",
             "BUILD_ARGUMENTS": self.build_arguments,
             "BUILD_LINE": f"{compiler} {self.build_arguments}",
             **self.values,
@@ -263,7 +257,7 @@ def build_example(sources: Sources, scratch: Path) -> Path:
     for template in ("own.c", *(f"{sources.kind}/{file}" for file in ("network.h", "run.c", "main.c"))):
         file = template.rpartition("/")[2]
         _fill(template, values, scratch / (sources.header if file == "network.h" else file))
-    _fill("weights-wasm.s" if sources.is_wasm else "weights.s", values, scratch / "weights.s")
+    _fill("weights.s", values, scratch / "weights.s")
     files = ("run.c", "own.c", "weights.s")
     objects = [toolchain.compile(file, f"{name}_{Path(file).stem}.o", scratch) for file in files]
     toolchain.archive([*objects, *(path.name for path in sources.objects)], sources.library, scratch)
@@ -275,12 +269,10 @@ def write_folder(sources: Sources, check: Check | str, scratch: Path, out: Path)
     """Write what `build_example` made, whole or not at all."""
     values = sources.all_values()
     values["CHECKED"] = f"It was not run: {check}." if isinstance(check, str) else f"It was tried: {check.describe()}."
-    values["FOR_PAGES"] = c_sources.filled("page.txt", values) if sources.is_wasm else ""
     with replacing_folder(out) as folder:
         for file in (sources.library, sources.header, "main.c"):
             shutil.copyfile(scratch / file, folder / file)
         for template, file in {
-            **({"wasi.mjs": "wasi.mjs"} if sources.is_wasm else {}),
             f"{sources.kind}/README": "README",
             "Makefile": "Makefile",
             "threads.cpp": "threads.cpp",

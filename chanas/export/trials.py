@@ -15,13 +15,12 @@ import numpy.typing as npt
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.prescheduler.checks.qemu import emulator_program
-from chanas.prescheduler.codegen.linkers import TOOLS, WASI, Platform, is_native
+from chanas.prescheduler.codegen.linkers import is_native
 
 Array = npt.NDArray[Any]
 RunExample = Callable[[Sequence[str], str], bytes]
 """A function such as `run_example`."""
 _TIMEOUT_S = 600.0
-WASI_RUNNER = Path(__file__).parent / "c_templates" / "wasi.mjs"
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,6 @@ def find_runner(target: HardwareTarget, why_not: str = "") -> list[str] | str:
     """
     if is_native(target.mtriple):
         return why_not or []
-    if Platform.of(target.mtriple).system == WASI:
-        node = TOOLS.which("node")
-        return [node, "--no-warnings", str(WASI_RUNNER)] if node else "no node is installed, which runs WebAssembly"
     found = emulator_program(target.mtriple)
     if found is None:
         return f"this machine is none of {target.mtriple} and has no emulator of one (qemu-user-static)"

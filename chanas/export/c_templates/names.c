@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#ifndef __wasi__
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -18,7 +17,6 @@
 #include <sys/socket.h>
 #if __has_include(<threads.h>)
 #include <threads.h>
-#endif
 #endif
 
 #if __has_include(<@NAME@.h>)

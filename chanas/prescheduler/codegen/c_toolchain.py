@@ -15,7 +15,6 @@ from chanas.errors import TargetError
 from chanas.prescheduler.codegen.linkers import (
     LINUX,
     TOOLS,
-    WASI,
     Platform,
     Tools,
     android_clang,
@@ -110,12 +109,10 @@ def find_c_toolchain(triple: str, tools: Tools = TOOLS) -> CToolchain:
         if tools.which(compiler) and tools.which(archiver):
             return CToolchain(compiler, (compiler,), (archiver,), static=not native)
     is_linux = platform.system in LINUX
-    if (is_linux or platform.system == WASI) and tools.zig() is not None:
+    if is_linux and tools.zig() is not None:
         zig = ("python", "-m", "ziglang")  # not its path: build lines are for other machines too
-        static = f"{platform.machine}-{'linux-musl' if is_linux else WASI}"
+        static = f"{platform.machine}-linux-musl"
         return CToolchain("ziglang", (*zig, "cc", "-target", static), (*zig, "ar"), static=True)
-    if platform.system == WASI:
-        raise TargetError(f"no C compiler for {triple} was found; `pip install ziglang`, which brings one")
     package = f", in Debian's package gcc-{name.replace('_', '-')}" if is_linux else ""
     wanted = "gcc and binutils" if native else f"gcc for {name} ({name}-gcc and {name}-ar{package})"
     remedy = ", or `pip install ziglang`, which brings one" if is_linux else ""

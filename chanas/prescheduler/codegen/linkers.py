@@ -24,8 +24,6 @@ from chanas.errors import TargetError
 _TIMEOUT_S = 120.0
 _ANDROID_NDK = "ANDROID_NDK"
 LINUX = ("linux-gnu", "linux-musl")
-WASI = "wasi"
-"""The system of WebAssembly programs."""
 # The lowest API level that the NDK builds for since r26 (its changelog). Our code calls nothing of Android.
 _LOWEST_API_LEVEL = 21
 # Pages of 16 KiB, which devices from Android 15 on may have ("Support 16 KB page sizes", developer.android.com).

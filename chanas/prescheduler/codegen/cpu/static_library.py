@@ -17,7 +17,6 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import TargetError
 from chanas.prescheduler.codegen import elf
-from chanas.prescheduler.codegen.cpu import wasm
 from chanas.prescheduler.codegen.cpu.lowering import pipeline
 from chanas.prescheduler.kernels.cpu.blocks import schedule_block
 from chanas.prescheduler.workloads.space import Point
@@ -100,8 +99,7 @@ def compile_kernel(name: str, symbol: str, function: Any, target: HardwareTarget
             return f"{name}_{_RUNTIME[found]}"
         return f"{name}_{found}" if is_offered else found
 
-    content = path.read_bytes()
-    path.write_bytes((wasm if content.startswith(wasm.MAGIC) else elf).rename_symbols(content, rename))
+    path.write_bytes(elf.rename_symbols(path.read_bytes(), rename))
     return sum(aligned(int(size)) for size in sizes)
 
 
