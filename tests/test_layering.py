@@ -29,6 +29,7 @@ TORCH_ANYWHERE = (
     "prescheduler/tuning/offline/fit.py",
     "prescheduler/tuning/offline/networks.py",
     "prescheduler/models/sources/libraries.py",
+    "prescheduler/models/sources/reference_operators.py",
     "prescheduler/models/sources/torch_models.py",
 )
 TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")

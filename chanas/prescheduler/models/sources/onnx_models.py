@@ -166,4 +166,6 @@ def _runtime(proto: Any) -> Any:
 def _reference(proto: Any) -> Any:
     from onnx.reference import ReferenceEvaluator
 
-    return ReferenceEvaluator(proto)
+    from chanas.prescheduler.models.sources.reference_operators import OPERATORS
+
+    return ReferenceEvaluator(proto, new_ops=list(OPERATORS))
