@@ -58,7 +58,7 @@ def _in_form(number: int, value: Value, blocked: bool) -> OtherOperation:
     """The change of a value to channel blocks, or from them."""
     other = Value(value.shape, value.dtype, blocked)
     emit: Emit = functools.partial(others.pack if blocked else others.unpack, value=other)
-    return OtherOperation("to channel blocks" if blocked else "from channel blocks", (number,), other, emit)
+    return OtherOperation("to channel blocks" if blocked else "from channel blocks", (number,), other, emit, True)
 
 
 def lower(graph: Graph, target: HardwareTarget) -> Program:
@@ -219,7 +219,7 @@ class _Lowering:
         return self._constant(packed, Value((images, constant.value.size, 1, 1), blocked=True))
 
     def _constant(self, read: Constant, value: Value) -> int:
-        return self.made.add(OtherOperation("constant", (read,), value, lambda _b, xs, _l: xs[0]))
+        return self.made.add(OtherOperation("constant", (read,), value, lambda _b, xs, _l: xs[0], True))
 
     def _convolution(self, chain: Chain, node: Node) -> TunedOperation | None:
         weight, bias = _weights(node)
@@ -292,7 +292,7 @@ class _Lowering:
                     order = np.arange(weight.shape[1]).reshape(-1, self.lanes, form.pixels).transpose(0, 2, 1).ravel()
                     flat = Value((1, weight.shape[1]), "float32", True)
                     emit = functools.partial(others.reshape, shape=flat.memory_shape(self.lanes))
-                    operation = OtherOperation("reshape", (self.blocked(before),), flat, emit)
+                    operation = OtherOperation("reshape", (self.blocked(before),), flat, emit, True)
                     return self.made.add(operation), np.ascontiguousarray(weight[:, order])
         return self.blocked(read), weight
 
@@ -357,7 +357,7 @@ class _Lowering:
         if not (is_pixel and before.images == value.images) and not keeps_rows(node, before.shape):
             return None
         emit = functools.partial(others.reshape, shape=value.memory_shape(self.lanes))
-        return OtherOperation("reshape", (self._source(node),), value, emit)
+        return OtherOperation("reshape", (self._source(node),), value, emit, True)
 
     def _elementwise(self, node: Node, value: Value) -> OtherOperation | None:
         """A function of single numbers of blocked values, gates, and constants by channel."""

@@ -105,15 +105,17 @@ Emit = Callable[[Any, Sequence[Any], int], Any]
 class OtherOperation:
     """An operation that the compiler's own definitions compute, with one schedule for all such (`generic`).
 
-    name   for people
-    reads  values and constants
-    emit   its expression
+    name       for people
+    reads      values and constants
+    emit       its expression
+    is_change  it computes nothing: it only changes the form of a value, or is known
     """
 
     name: str
     reads: tuple[int | Constant, ...]
     value: Value
     emit: Emit
+    is_change: bool = False
 
 
 @dataclass(frozen=True, eq=False)
