@@ -201,7 +201,7 @@ def tune(
         }
         typer.echo(json.dumps(facts))
         return
-    _say_tuned(built, saved)
+    _say_tuned(built, saved, places)
     if why_none:
         typer.echo(f"operators  not timed: {why_none}")
     else:
@@ -251,13 +251,12 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _say_tuned(built: BuiltModel, saved: SavedModel) -> None:
+def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRow]) -> None:
     from chanas.bundle.tuned import remark_of
-    from chanas.prescheduler.models.tuning import DEFAULT, activation_bytes, share_of_others, weight_bytes
+    from chanas.prescheduler.models.tuning import DEFAULT, activation_bytes, weight_bytes
 
     tuned, proof = built.tuned, built.proof
     others = sorted({o.name for o in tuned.program.others})
-    share = share_of_others(tuned.tuned.choices, tuned.program, proof.seconds)
     stopped = tuned.tuned.num_stopped
     why = f", {stopped} stopped early: nothing better than noise expected" if stopped else ""
     origins = [c.taken_from for c in tuned.tuned.choices.values() if c.taken_from]
@@ -291,7 +290,10 @@ def _say_tuned(built: BuiltModel, saved: SavedModel) -> None:
             "check the network's weights"
         )
     if others:
-        typer.echo(f"untuned    {', '.join(others)}: {share:.0%} of the time")
+        whole_s = sum(place.seconds for place in places)
+        without_s = sum(place.seconds for place in places if place.is_unscheduled)
+        share = f": {without_s / whole_s:.0%} of the time" if places else ""
+        typer.echo(f"untuned    {', '.join(others)}{share}")
     typer.echo("seconds    " + ", ".join(f"{name} {value:.1f}" for name, value in built.watch.seconds.items()))
     if remark := remark_of(tuned.loaded.opened.origin):
         typer.echo(f"weights    {remark}")

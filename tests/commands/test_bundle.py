@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from chanas.commands import prescheduler
 from chanas.commands.prescheduler import _timed_operators
 from chanas.commands.process import main
 from chanas.workflows.models.chain import SavedModel
+from chanas.workflows.models.operators import OperatorRow
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -67,6 +70,18 @@ def test_what_tune_prints_ends_with_the_operators(
     facts = json.loads(out)
     assert (code, facts["folder"]) == (0, str(tmp_path / "net"))
     assert "conv-16px-3x8-k3s1-relu-float32" in [row["name"] for row in facts["operators"]]
+
+
+def test_the_share_of_what_is_not_tuned_is_that_of_the_operators_where_they_stand(
+    tuned_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [OperatorRow("no schedule", "softmax", 1, 1e-3), OperatorRow("conv", "conv-16px", 1, 3e-3)]
+    options = ["--trials", "1", "--run", str(tuned_folder.parent), "--out", str(tmp_path / "net")]
+    for places, said in ((rows, r"untuned    \D+: 25% of the time"), ([], r"untuned    [^%]+")):
+        monkeypatch.setattr(prescheduler, "_timed_operators", lambda _, p=places: (p, "" if p else "elsewhere"))
+        code, out, _ = run(capfd, "tune", str(tuned_folder.parent / "net.pt2"), *options)
+        assert code == 0
+        assert [line for line in out.splitlines() if re.fullmatch(said, line)] != []
 
 
 def test_what_runs_on_another_device_is_not_timed_after_tuning(tuned_folder: Path, tmp_path: Path) -> None:
