@@ -285,7 +285,7 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.errors import ConfigError
     from chanas.workflows.models.bench import open_origin
-    from chanas.workflows.models.operators import operator_places
+    from chanas.workflows.models.operators import operator_places, share_unscheduled
 
     if options.folder is None:
         loaded = load_network(name, run, options.quick)
@@ -301,8 +301,7 @@ def measure(name: str, run: Path, options: Options) -> dict[str, Any]:
     print_table(compared)
     row = {**compared.to_json(), **{key: network.document[key] for key in ("measured", "seconds", "trials")}}
     row["origin"] = _without(network.document["origin"], "source")
-    places = operator_places(network)
-    row["without_schedule"] = sum(p.total_s for p in places if p.is_unscheduled) / sum(p.total_s for p in places)
+    row["without_schedule"] = share_unscheduled(operator_places(network))
     print(f"  {row['without_schedule']:.1%} of the time in operators without a schedule")
     answer = kept_answer(searched) if options.metaschedule else None
     if answer is None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from tool_modules import load_tool
 
 
 @pytest.fixture
 def golden(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The tool with its fastest part alone."""
-    spec = importlib.util.spec_from_file_location("golden", ROOT / "tools" / "golden.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_tool("golden")
     monkeypatch.setattr(module, "PARTS", (module.files,))
     return module
 

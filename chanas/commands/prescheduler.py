@@ -254,6 +254,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRow]) -> None:
     from chanas.bundle.tuned import remark_of
     from chanas.prescheduler.models.tuning import DEFAULT, activation_bytes, weight_bytes
+    from chanas.workflows.models.operators import share_unscheduled
 
     tuned, proof = built.tuned, built.proof
     others = sorted({o.name for o in tuned.program.others})
@@ -290,9 +291,7 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
             "check the network's weights"
         )
     if others:
-        whole_s = sum(place.seconds for place in places)
-        without_s = sum(place.seconds for place in places if place.is_unscheduled)
-        share = f": {without_s / whole_s:.0%} of the time" if places else ""
+        share = f": {share_unscheduled(places):.0%} of the time" if places else ""
         typer.echo(f"untuned    {', '.join(others)}{share}")
     typer.echo("seconds    " + ", ".join(f"{name} {value:.1f}" for name, value in built.watch.seconds.items()))
     if remark := remark_of(tuned.loaded.opened.origin):

@@ -111,8 +111,8 @@ def _take_gate(graph: Graph, chain: Chain, readers: dict[int, list[int]], taken:
             return
         shape = graph.shape_of(x)
         if shape == before.shape and len(shape) == 4 and graph.shape_of(gate) == (*shape[:2], 1, 1) != shape:
-            chain.absorbed.append(chain.source)  # type: ignore[arg-type]
-            chain.source, chain.gate = x, gate
+            _absorb(chain, x)
+            chain.gate = gate
             return
 
 
@@ -124,7 +124,7 @@ def _take_prologue(graph: Graph, chain: Chain, readers: dict[int, list[int]], ta
         return
     numbers = {"add": 0.0, "multiply": 1.0}
     found = {op: Constant(np.full(activation.shape[1], number, np.float32)) for op, number in numbers.items()}
-    _absorb(chain, activation)
+    _absorb(chain, activation.reads[0])
     for op in numbers:
         node = _before(graph, chain, op, readers, taken)
         constant = None if node is None else node.constant(1)
@@ -132,15 +132,15 @@ def _take_prologue(graph: Graph, chain: Chain, readers: dict[int, list[int]], ta
         if node is None or by_channel is None or graph.shape_of(node.reads[0]) != activation.shape:
             continue
         found[op] = Constant(np.broadcast_to(by_channel, activation.shape[1]))
-        _absorb(chain, node)
+        _absorb(chain, node.reads[0])
     chain.prologue, chain.gate, chain.shift = activation.attributes["name"], found["multiply"], found["add"]
 
 
-def _absorb(chain: Chain, node: Node) -> None:
-    """Take in the node that gives a chain's source."""
+def _absorb(chain: Chain, source: Read) -> None:
+    """Take in the node that gives a chain's source; what that node reads is the source then."""
     assert not isinstance(chain.source, Constant)
     chain.absorbed.append(chain.source)
-    chain.source = node.reads[0]
+    chain.source = source
 
 
 def is_plain_pointwise(node: Node) -> bool:

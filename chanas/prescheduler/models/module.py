@@ -21,13 +21,13 @@ from chanas.prescheduler.models.definitions import OPAQUE
 from chanas.prescheduler.models.generic import schedule_generic
 from chanas.prescheduler.models.graph import Constant
 from chanas.prescheduler.models.program import (
+    MapView,
     Operation,
     OtherOperation,
     PartOf,
     Program,
     TunedOperation,
     Value,
-    View,
 )
 from chanas.prescheduler.models.sources.model import Array
 from chanas.prescheduler.models.views import copying, take_part
@@ -135,7 +135,7 @@ class _Emission:
         match operation:
             case TunedOperation():
                 return self._tuned(operation, own, number)
-            case View():
+            case MapView():
                 for read, part in operation.copied:
                     self._copy(self._value(read), self.program.value(read), PartOf(number, part))
                 return None

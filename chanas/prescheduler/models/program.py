@@ -119,7 +119,7 @@ class OtherOperation:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class MapView:
     """A map whose channels are in memory already, in that of another value or in its own (`views`).
 
     copied  of what it reads that which has to be copied to its own memory first, and where to
@@ -131,7 +131,7 @@ class View:
     name: ClassVar[str] = "view"
 
 
-Operation = TunedOperation | OtherOperation | View
+Operation = TunedOperation | OtherOperation | MapView
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tvm import s_tir, te
 from chanas.core.layouts import num_blocks
 from chanas.prescheduler.kernels.cpu.batches import Part, over_images
 from chanas.prescheduler.models.definitions import MIN_PARALLEL
-from chanas.prescheduler.models.program import PartOf, Program, TunedOperation, Value, View
+from chanas.prescheduler.models.program import MapView, PartOf, Program, TunedOperation, Value
 
 Channels = Sequence[tuple[int, int]]
 """Sources of the channels of a map: the value that each comes from, and its number there."""
@@ -42,7 +42,7 @@ def view_maps(program: Program, gathered: Mapping[int, Channels]) -> None:
             copied = {source: place for source, place in sources.items() if source not in own}
         program.parts[number] = at
         reads = tuple(dict.fromkeys(source for source, _ in channels))
-        program.operations[number - len(program.inputs)] = View(reads, program.value(number), tuple(copied.items()))
+        program.operations[number - len(program.inputs)] = MapView(reads, program.value(number), tuple(copied.items()))
 
 
 def _neighbours(channels: Channels, program: Program) -> PartOf | None:

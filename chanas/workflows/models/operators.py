@@ -95,6 +95,11 @@ def operator_places(network: TunedNetwork) -> list[OperatorRow]:
     ]
 
 
+def share_unscheduled(places: Sequence[OperatorRow]) -> float:
+    """The share of a network's time in operators without a schedule of their own."""
+    return sum(p.total_s for p in places if p.is_unscheduled) / sum(p.total_s for p in places)
+
+
 def by_cost(places: Sequence[OperatorRow]) -> list[OperatorRow]:
     """A row for each operator, all its places together, the most expensive first."""
     groups: dict[tuple[str, str], list[OperatorRow]] = {}

@@ -17,7 +17,7 @@ from chanas.bundle.tuned import TunedNetwork
 from chanas.devices.host import load_target
 from chanas.prescheduler.models.folding import simplify
 from chanas.prescheduler.models.lowering import lower
-from chanas.prescheduler.models.program import Program, View
+from chanas.prescheduler.models.program import MapView, Program
 from chanas.prescheduler.models.reading.reader import read_graph
 from chanas.prescheduler.models.sources.torch_models import opened_program
 from chanas.workflows.models.operators import operator_places
@@ -97,8 +97,8 @@ def lowered(network: nn.Module) -> Program:
     return lower(simplify(read_graph(opened.proto, opened.inputs)), HOST)
 
 
-def views(program: Program) -> list[View]:
-    return [o for o in program.operations if isinstance(o, View)]
+def views(program: Program) -> list[MapView]:
+    return [o for o in program.operations if isinstance(o, MapView)]
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
@@ -117,7 +117,7 @@ def test_a_map_lies_in_the_largest_of_those_that_it_is_joined_to() -> None:
 
 def test_views_that_grow_are_parts_of_the_last_one() -> None:
     program = lowered(NETWORKS["dense"])
-    numbers = [len(program.inputs) + i for i, o in enumerate(program.operations) if isinstance(o, View)]
+    numbers = [len(program.inputs) + i for i, o in enumerate(program.operations) if isinstance(o, MapView)]
     assert {program.parts[n].whole for n in numbers} == {numbers[-1]}
 
 
