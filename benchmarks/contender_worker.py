@@ -80,8 +80,8 @@ def untuned_network(stack: contextlib.ExitStack, onnx: str, target: dict[str, An
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
+    from chanas.compiler.cpu.untuned import stock_build
     from chanas.core.target import HardwareTarget
-    from chanas.prescheduler.codegen.cpu.untuned import stock_build
 
     model = format.load(onnx)
     executable = stock_build(from_onnx(model, keep_params_in_input=False), HardwareTarget.from_json(target))

@@ -41,11 +41,11 @@ from contenders import Contender, ContenderError, Timing, time_in_turns
 from operator_peak import FmaPeak
 from peers import PEERS, open_peers, peer_calls, peer_s
 
+from chanas.compiler.space import Point
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
+from chanas.measuring.local.pool import WorkerPool
 from chanas.operators.workload import Workload
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.workloads.space import Point
 
 if TYPE_CHECKING:
     from tuning import Tuned

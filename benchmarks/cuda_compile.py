@@ -38,9 +38,9 @@ from chanas.devices.target_files import arch_target
 from chanas.errors import ChanasError
 
 if TYPE_CHECKING:
+    from chanas.compiler.cuda.nvrtc import KernelFigures
+    from chanas.compiler.space import Point
     from chanas.operators.workload import Workload
-    from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
-    from chanas.prescheduler.workloads.space import Point
 
 SPACE, NUM_CLASSES = "mbv3", 1000
 ARCH, ALL_DTYPES = "sm_90", ",".join(GPU_DTYPES)
@@ -66,8 +66,8 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
     """The operators that points are drawn of, by kind."""
     from conv_layers import layers
 
+    from chanas.measuring.checks.compile_points import kind_of
     from chanas.operators.steps import tuned_workloads
-    from chanas.prescheduler.checks.compile_points import kind_of
 
     further = [dataclasses.replace(workload, dtype=target.dtype, batch=target.batch) for workload in layers().values()]
     kinds: dict[str, list[Workload]] = {}
@@ -79,9 +79,9 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
 
 def compiled(workload: Workload, point: Point, target: HardwareTarget) -> Compiled:
     """One point through all stages, or up to the one at which it fails."""
-    from chanas.prescheduler.codegen.cuda.build import cuda_source, verify
-    from chanas.prescheduler.codegen.cuda.nvrtc import compile_cubin
-    from chanas.prescheduler.kernels.cuda.families import schedule_gpu_operator
+    from chanas.compiler.cuda.build import cuda_source, verify
+    from chanas.compiler.cuda.families import schedule_gpu_operator
+    from chanas.compiler.cuda.nvrtc import compile_cubin
 
     ends = [time.process_time()]
     figures = error = None
@@ -103,7 +103,7 @@ def measure(
     target: HardwareTarget, kind: str, workloads: Sequence[Workload], num_points: int, seed: int
 ) -> dict[str, Any]:
     """A row of the table: random points of random operators of one kind."""
-    from chanas.prescheduler.kernels.cuda.families import gpu_space
+    from chanas.compiler.cuda.families import gpu_space
 
     rng = np.random.default_rng(seed)
     found: list[Compiled] = []
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     rows = []
     with torch_hidden():
-        from chanas.prescheduler.codegen.cuda.nvrtc import check_arch, compiler_name
+        from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
 
         try:
             check_arch(options.arch)

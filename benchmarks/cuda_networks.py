@@ -36,7 +36,7 @@ from chanas.errors import ChanasError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.measuring.outcomes import Outcome
+    from chanas.measuring.outcomes import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
 
 GOALS = {"eager": 1.6, "torch_compile_graphs": 1.2, "torch_compile": 1.2}
@@ -90,9 +90,9 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     from subjects import torchvision_blocks, torchvision_job
     from tuning import tune_blocks
 
+    from chanas.compiler.cases import mean_network_weight_bytes
     from chanas.prescheduler.tables.lut import Surroundings
     from chanas.prescheduler.tables.networks import compile_networks
-    from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
 
     blocks = torchvision_blocks(module)
     around = Surroundings(mean_network_weight_bytes([blocks], target.dtype), len(blocks))
@@ -107,7 +107,7 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
 
 def launches(lut: Any, job: NetworkJob, target: HardwareTarget) -> int:
     """Kernels of a network; its CUDA graph is one launch."""
-    from chanas.prescheduler.kernels.cuda.graph import network_program, num_launches
+    from chanas.compiler.cuda.graph import network_program, num_launches
     from chanas.prescheduler.tables.networks import block_points
 
     return num_launches(network_program(job.blocks, block_points(lut, job.blocks), target))
@@ -120,9 +120,9 @@ def compare(
     import numpy as np
 
     torch = importlib.import_module("torch")
+    from chanas.compiler.cuda.reference import image_planes
     from chanas.devices.cuda_runtime import CUDADevice
     from chanas.network.folding import pack_block_rows
-    from chanas.prescheduler.kernels.cuda.reference import image_planes
 
     device = CUDADevice(target.l2_bytes)
     machine = device.load(job.library)

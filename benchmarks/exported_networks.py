@@ -45,7 +45,7 @@ def detector(pixels: int = PIXELS) -> tuple[Any, Tensor]:
     """The detector of `examples/detector` with as many kinds of objects as COCO has, and an image."""
     import torch
 
-    from chanas.prescheduler.models.sources.torch_models import take_statistics
+    from chanas.models.sources.torch_models import take_statistics
 
     spec = importlib.util.spec_from_file_location("detector_network", _DETECTOR)
     assert spec is not None

@@ -56,7 +56,7 @@ def invented_s(workload: Workload, point: Sequence[int]) -> float:
 
 def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, seed: int) -> float:
     """Milliseconds of this thread for each trial, over all operators one after the other."""
-    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.compiler.backends import schedule_space
     from chanas.prescheduler.records.store import TuningRecord
     from chanas.prescheduler.tuning.cost_model.base import CostModel
     from chanas.prescheduler.tuning.cost_model.models import cost_model
@@ -88,10 +88,10 @@ def batches_stored_per_s(target: HardwareTarget, folder: Path, num: int) -> floa
 
 def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, seed: int) -> tuple[float, float]:
     """Median kilobytes of a compiled random point of each operator, and of its case."""
-    from chanas.prescheduler.kernels.backends import schedule_space
-    from chanas.prescheduler.kernels.cpu.reference import operator_case
-    from chanas.prescheduler.measuring.local.pool import WorkerPool
-    from chanas.prescheduler.measuring.requests import BuildOperator
+    from chanas.compiler.backends import schedule_space
+    from chanas.compiler.cpu.reference import operator_case
+    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.requests import BuildOperator
 
     rng, libraries, cases = np.random.default_rng(seed), [], []
     with WorkerPool(target) as pool:

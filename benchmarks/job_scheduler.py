@@ -194,13 +194,13 @@ def differences_in_turns(names: Sequence[str], folder: Path) -> dict[str, float]
 def table_difference(name: str, alone: Path, together: Path) -> float:
     """How much slower the slowest blocks of a table are at the schedules found side by side than at those found alone,
     in sum. Both are compiled anew and timed in turns; blocks with the same schedules are not: they are as fast."""
+    from chanas.compiler.backends import case_of
     from chanas.core.arch import SearchSpace
     from chanas.core.latency import LatencyLUT
     from chanas.devices.host import load_used
     from chanas.files.scratch import scratch_folder
-    from chanas.prescheduler.kernels.backends import case_of
-    from chanas.prescheduler.measuring.local.pool import WorkerPool
-    from chanas.prescheduler.measuring.requests import BuildBlock, MeasureInTurns
+    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.requests import BuildBlock, MeasureInTurns
 
     tables = [LatencyLUT.load(path) for path in (alone, together)]
     blocks = SearchSpace.load(REAL_JOBS[name]["space"]).all_blocks(REAL_JOBS[name]["num_classes"])

@@ -94,7 +94,7 @@ def _fork_builder(ms: Any, device: Any, folder: Path, deadline: float = math.inf
     from tvm.ir.utils import derived_object
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    from chanas.prescheduler.codegen.cpu.build import build_function
+    from chanas.compiler.cpu.build import build_function
 
     def compile_candidate(module: Any, path: Path) -> None:
         plain = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
@@ -163,10 +163,10 @@ def tune_operator(
     with _tvm() as (ms, folder):
         from tvm import te
 
+        from chanas.compiler.cpu.build import build_function
+        from chanas.compiler.cpu.families import operator_arguments
         from chanas.core.target import HardwareTarget
         from chanas.operators.workload import Workload
-        from chanas.prescheduler.codegen.cpu.build import build_function
-        from chanas.prescheduler.kernels.cpu.families import operator_arguments
 
         device = HardwareTarget.from_json(target)
         goal = device.tvm_target()
@@ -208,8 +208,8 @@ def tune_network(onnx: str, target: dict[str, Any], seconds: float, seed: int, l
         import tvm.s_tir.tensor_intrin  # takes many seconds, once
         from tvm.relax import transform
 
+        from chanas.compiler.libraries import export
         from chanas.core.target import HardwareTarget
-        from chanas.prescheduler.codegen.libraries import export
 
         device = HardwareTarget.from_json(target)
         goal = device.tvm_target()

@@ -177,7 +177,7 @@ def rows_of(subject: Subject, roads: Sequence[str]) -> Iterator[Row]:
 
 def _made(subject: Subject) -> Any:
     """A network of a library, with random weights."""
-    from chanas.prescheduler.models.sources.libraries import made_network
+    from chanas.models.sources.libraries import made_network
 
     library, _, name = subject.name.partition(":")
     return made_network(library, name, {"image": (1, 3, subject.size, subject.size)} if subject.size else {})
@@ -187,7 +187,7 @@ def _exported(module: Any, shape: Sequence[int], road: str, folder: Path) -> Pat
     """The file of a road."""
     import torch
 
-    from chanas.prescheduler.models.sources.torch_models import quiet
+    from chanas.models.sources.torch_models import quiet
 
     image = torch.zeros(*shape)
     path = folder / f"network.{'pt2' if road == 'pt2' else 'onnx'}"
@@ -200,7 +200,7 @@ def _exported(module: Any, shape: Sequence[int], road: str, folder: Path) -> Pat
 
 
 def _opened(path: Path, trial: _Trial) -> Any:
-    from chanas.prescheduler.models.sources.opening import open_model
+    from chanas.models.sources.opening import open_model
 
     with trial.at("open"):
         return open_model(path)
@@ -231,9 +231,9 @@ def _prove(
 ) -> None:
     """Build an opened network with default schedules, run it and compare its outputs."""
     from chanas.devices.host import load_target
-    from chanas.prescheduler.models.folding import simplify
-    from chanas.prescheduler.models.lowering import lower
-    from chanas.prescheduler.models.reading.reader import read_graph
+    from chanas.models.folding import simplify
+    from chanas.models.lowering import lower
+    from chanas.models.reading.reader import read_graph
 
     target = load_target("cpu")
     with trial.at("read"):
@@ -344,7 +344,7 @@ def _warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = _exported(torch.nn.Conv2d(3, 4, 3).eval(), (1, 3, 8, 8), "dynamo", Path(folder))
-        for module in ("timm", "torchvision", "tvm.relax", "chanas.prescheduler.models.lowering"):
+        for module in ("timm", "torchvision", "tvm.relax", "chanas.models.lowering"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
         _opened(path, _Trial())

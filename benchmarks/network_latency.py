@@ -160,9 +160,9 @@ def compiled_torchvision(
     from subjects import mobilenet_v3_large, torchvision_blocks, torchvision_job, write_torchvision
     from tuning import time_operators, tune_blocks
 
-    from chanas.prescheduler.measuring.local.pool import WorkerPool
+    from chanas.compiler.cases import mean_network_weight_bytes
+    from chanas.measuring.local.pool import WorkerPool
     from chanas.prescheduler.tables.lut import Surroundings
-    from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
 
     name = "mobilenetv3"
     module = mobilenet_v3_large(seed)

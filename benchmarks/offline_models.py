@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 from common import Figure, finish
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, DataError
-from chanas.prescheduler.kernels.backends import schedule_space
+from chanas.operators.keys import workload_of_key
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
@@ -43,7 +44,6 @@ from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel
 from chanas.prescheduler.tuning.offline.primitives import Int64Array
 from chanas.prescheduler.tuning.offline.split import SPLITS, Split, sample_by_flops, split
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.workloads.keys import workload_of_key
 
 EACH_TARGET, WITHOUT = "each_target", "without"
 _QUICK_RECORDS = 2000

@@ -137,11 +137,11 @@ def tried(case: Case, folder: Path) -> tuple[str, str]:
 
     from chanas.devices.host import load_target
     from chanas.errors import ChanasError
-    from chanas.prescheduler.models.folding import simplify
-    from chanas.prescheduler.models.lowering import lower
-    from chanas.prescheduler.models.reading.reader import read_graph
-    from chanas.prescheduler.models.sources.model import own_type
-    from chanas.prescheduler.models.sources.opening import open_model
+    from chanas.models.folding import simplify
+    from chanas.models.lowering import lower
+    from chanas.models.reading.reader import read_graph
+    from chanas.models.sources.model import own_type
+    from chanas.models.sources.opening import open_model
 
     stage = "open"
     try:

@@ -39,14 +39,14 @@ from peers import PEERS, open_peers, peer_calls, peer_s
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
+from chanas.measuring.local.pool import WorkerPool
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.measuring.local.pool import WorkerPool
 
 if TYPE_CHECKING:
     from tuning import Tuned
 
-    from chanas.prescheduler.measuring.outcomes import Outcome
+    from chanas.measuring.outcomes import Outcome
 
 SPACE, NUM_CLASSES, SUB_SPACE = "mbv3", 1000, SubSpace(224, 1.0)
 MIN_FLOPS = 2_000_000

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from chanas.bundle.codesign import write_bundle
+from chanas.compiler.cases import random_network
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.network.folding import Array
 from chanas.prescheduler.tables.networks import NetworkJob
-from chanas.prescheduler.workloads.cases import random_network
 
 # Keeps these architectures apart from any that a table of the same seed was calibrated against.
 _STREAM = 20

@@ -16,9 +16,9 @@ from contenders import timing_core
 from operator_peak import FmaPeak
 
 from chanas.core.arch import BlockConfig
+from chanas.measuring.outcomes import Outcome
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.measuring.outcomes import Outcome
 
 READ_S = 0.4
 

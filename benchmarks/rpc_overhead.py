@@ -45,14 +45,14 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure, Ping
+from chanas.measuring.requests import BuildOperator, Measure, Ping
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.measuring.answers import Answer
-    from chanas.prescheduler.measuring.local.pool import WorkerPool
-    from chanas.prescheduler.measuring.remote.device import RemoteDevice
-    from chanas.prescheduler.measuring.remote.pool import RemotePool
-    from chanas.prescheduler.measuring.remote.tracker import Address
+    from chanas.measuring.answers import Answer
+    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.remote.device import RemoteDevice
+    from chanas.measuring.remote.pool import RemotePool
+    from chanas.measuring.remote.tracker import Address
 
 SPACE, NUM_CLASSES, KEY = "mbv3-32", 10, "loopback"
 RATIO_GOAL_PERCENT, OVERHEAD_GOAL_MS = 5.0, 30.0
@@ -123,7 +123,7 @@ def figures_of(kernels: Sequence[Kernel], lost_timings: int | None, lost_with_se
 @contextlib.contextmanager
 def loopback_tracker(within_s: float = 120.0) -> Iterator[Address]:
     """A tracker without devices."""
-    from chanas.prescheduler.measuring.remote.tracker import Address
+    from chanas.measuring.remote.tracker import Address
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -171,7 +171,7 @@ def _running(command: Sequence[str]) -> Iterator[int]:
 
 
 def _num_free(address: Address) -> int | None:
-    from chanas.prescheduler.measuring.remote.tracker import device_groups
+    from chanas.measuring.remote.tracker import device_groups
 
     with contextlib.suppress(MeasureError):
         return sum(g.num_free for g in device_groups(address) if g.key == KEY)
@@ -191,9 +191,9 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     """Random points of operators spread over the space's, compiled."""
     import numpy as np
 
+    from chanas.compiler.backends import schedule_space
+    from chanas.compiler.cpu.reference import operator_case
     from chanas.operators.steps import block_workloads
-    from chanas.prescheduler.kernels.backends import schedule_space
-    from chanas.prescheduler.kernels.cpu.reference import operator_case
 
     rng = np.random.default_rng(seed)
     blocks = SearchSpace.load(SPACE).all_blocks(NUM_CLASSES)
@@ -262,7 +262,7 @@ def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: Remote
 
 def rates(kernels: Sequence[Kernel], target: HardwareTarget, address: Address, num_rounds: int) -> dict[str, Figure]:
     """Timings, and candidates built and timed, in a second on one device and on two, in turns."""
-    from chanas.prescheduler.measuring.remote.pool import RemotePool, held_devices
+    from chanas.measuring.remote.pool import RemotePool, held_devices
 
     seconds: dict[str, float] = {}
     with held_devices(address, KEY, num_devices=2) as held:
@@ -287,7 +287,7 @@ def seconds_of_timings(kernels: Sequence[Kernel], pool: RemotePool) -> float:
 
 def seconds_of_candidates(kernels: Sequence[Kernel], pool: RemotePool) -> float:
     """Seconds that building and timing them all takes."""
-    from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
+    from chanas.measuring.candidates import Candidate, CandidatePipeline
 
     start = time.monotonic()
     line: CandidatePipeline[int] = CandidatePipeline(pool)
@@ -313,7 +313,7 @@ def worker_of(server: int) -> int:
 
 def compare_devices(target: HardwareTarget, num: int, num_rounds: int, seed: int, quick: bool) -> None:
     """The part of `--devices`."""
-    from chanas.prescheduler.measuring.local.pool import WorkerPool
+    from chanas.measuring.local.pool import WorkerPool
 
     num_cores = len(os.sched_getaffinity(0))
     try:
@@ -347,8 +347,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     num, num_rounds = options.num or (4 if options.quick else 24), options.rounds or (2 if options.quick else 5)
 
-    from chanas.prescheduler.measuring.local.pool import WorkerPool
-    from chanas.prescheduler.measuring.remote.device import RemoteDevice
+    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.remote.device import RemoteDevice
 
     target = load_target("cpu")
     if options.devices:

@@ -46,16 +46,16 @@ from typing import TYPE_CHECKING, Any
 from common import Figure, finish, write_result
 from tune_share import medians_in_turns
 
+from chanas.compiler.space import Point
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.workloads.space import Point
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.prescheduler.models.program import Program
+    from chanas.models.program import Program
     from chanas.workflows.models.chain import LoadedModel
     from chanas.workflows.models.effort import Effort
 
@@ -126,11 +126,11 @@ def incumbents(trials: Iterable[Trial]) -> set[tuple[str, Point]]:
 
 def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[str, Point], float]:
     """Time the points of each operator in turns on one thread, with its weights cold; none of those that fail now."""
-    from chanas.prescheduler.kernels.backends import case_of
-    from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
-    from chanas.prescheduler.measuring.local.pool import WorkerPool
-    from chanas.prescheduler.measuring.requests import BuildOperators, MeasureInTurns
-    from chanas.prescheduler.models.tuning import weight_bytes
+    from chanas.compiler.backends import case_of
+    from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
+    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.requests import BuildOperators, MeasureInTurns
+    from chanas.prescheduler.program import weight_bytes
 
     workloads = {w.key: w for w in program.workloads()}
     of: dict[str, list[Point]] = {}
@@ -218,7 +218,7 @@ def measure(name: str, place: Path, options: argparse.Namespace) -> dict[str, An
     Raises:
         ChanasError: it cannot be opened or tuned, or there is nothing to warm-start from.
     """
-    from chanas.prescheduler.models.lowering import lower
+    from chanas.models.lowering import lower
     from chanas.workflows.models.chain import Model
 
     shapes = {"image": (1, 3, QUICK_PIXELS, QUICK_PIXELS)} if options.quick else None

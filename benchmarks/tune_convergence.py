@@ -39,7 +39,7 @@ SHORT, LONG = "short", "long"
 
 def trials_per_operator(loaded: LoadedModel, num_trials: int, num_threads: int) -> int:
     """Trials of each operator on average, of so many in all."""
-    from chanas.prescheduler.models.lowering import lower
+    from chanas.models.lowering import lower
 
     return math.ceil(num_trials / len(lower(loaded.graph, load_target("cpu", num_threads)).workloads()))
 

@@ -49,7 +49,7 @@ from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.prescheduler.models.sources.model import OpenedModel
+    from chanas.models.sources.model import OpenedModel
     from chanas.workflows.models.chain import LoadedModel
     from chanas.workflows.models.effort import Effort
 

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chanas.compiler.backends import case_of
+from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
+from chanas.measuring.candidates import Candidate, CandidatePipeline
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.outcomes import Outcome
+from chanas.measuring.requests import BuildBlock, BuildOperator, Measure
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import case_of
-from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, Measure
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tables.lut import Surroundings
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.space import Point
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
 """An operator in a loop of its own: its weights and its code stay in the nearest cache that holds them."""

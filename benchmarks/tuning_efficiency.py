@@ -40,9 +40,9 @@ from chanas.devices.cores import split_cores
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.requests import Measure
 from chanas.operators.workload import Workload
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import Measure
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 
@@ -130,7 +130,7 @@ def replay(
     others: Mapping[Workload, Sequence[TuningRecord]],
 ) -> list[TuningRecord]:
     """The records that a search would have made, in order; points that were not measured are not there for it."""
-    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.compiler.backends import schedule_space
     from chanas.prescheduler.tuning.cost_model.models import cost_model
 
     whole = schedule_space(workload, target)
@@ -203,7 +203,7 @@ def run_metaschedule(
 
 def time_library(workload: Workload, library: Path, target: HardwareTarget, around: Surroundings, case: Path) -> Any:
     """The worker's answer for a compiled operator, checked and timed as a candidate is."""
-    from chanas.prescheduler.kernels.cpu.reference import operator_case
+    from chanas.compiler.cpu.reference import operator_case
 
     operator_case(workload, target.vector_lanes).save(case)
     settings = TimingSettings(cold_bytes=around.weight_bytes, code_copies=around.num_blocks)

@@ -35,17 +35,17 @@ import tuning_efficiency
 from common import Figure, finish
 from tuning_efficiency import Table, best_s, measure_all
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import ScheduleSpace
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_used
 from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tables.lut import surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.tuning.warm_start import agree, translate
-from chanas.prescheduler.workloads.space import ScheduleSpace
 
 if TYPE_CHECKING:
     from chanas.prescheduler.records.store import TuningRecord

@@ -44,7 +44,7 @@ from chanas.errors import InfeasibleError, ModelError
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import write_json
-from chanas.prescheduler.models.sources.opening import open_model
+from chanas.models.sources.opening import open_model
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.evolution import EvolutionConfig
 from chanas.workflows.models.bench import clock_of

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
@@ -32,13 +32,18 @@ from networks import save_exported, save_onnx, tune_quickly
 from processors import CPUINFO, plant
 from quick_export import remember_operators
 
+from chanas.compiler.backends import BACKENDS
 from chanas.core.arch import SearchSpace, StageSpec
 from chanas.core.processor import host_processor
 from chanas.devices.host import load_target
 from chanas.export import kernels
-from chanas.prescheduler.kernels.backends import BACKENDS
-from chanas.prescheduler.measuring.local import worker_process
-from chanas.prescheduler.measuring.local.compiler import Compiler, open_compiler
+from chanas.measuring.local import pool as local
+from chanas.measuring.local import worker_process
+from chanas.measuring.local.compiler import Compiler, open_compiler
+from chanas.measuring.local.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from .compiler.workbench import SyntheticPool, Workbench
 
 # Every run draws other examples, in CI always the same ones; forty instead of a hundred leave the time for other tests.
 settings.register_profile("default", deadline=None, max_examples=40)
@@ -84,7 +89,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    folder = Path(__file__).parent / "prescheduler"
+    folder = Path(__file__).parent / "measuring"
     started = Nursery(BACKENDS["llvm"].worker, [folder / "planted_", folder / "stand_in.py"])
     yield started
     started.close()
@@ -100,6 +105,43 @@ def workers_are_copies(nursery: Nursery, request: pytest.FixtureRequest) -> Iter
         yield
 
 
+@pytest.fixture(scope="session")
+def pool() -> Iterator[WorkerPool]:
+    """One timing worker and the compiling ones of this machine, one thread each: they start once for all tests."""
+    with WorkerPool(load_target("cpu", num_threads=1)) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="session")
+def workbench(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    from .compiler.workbench import Workbench
+
+    return Workbench(pool, tmp_path_factory.mktemp("workbench"))
+
+
+@pytest.fixture
+def shared_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    """Whoever would start workers of their own gets those that are there."""
+    monkeypatch.setattr(local, "WorkerPool", lambda _target: contextlib.nullcontext(pool))
+    return pool
+
+
+@pytest.fixture
+def synthetic_pool(monkeypatch: pytest.MonkeyPatch) -> SyntheticPool:
+    """Whoever would start workers gets invented seconds, at once."""
+    from .compiler.workbench import SyntheticPool
+
+    invented = SyntheticPool()
+    monkeypatch.setattr(local, "WorkerPool", lambda _target: invented)
+    return invented
+
+
+@pytest.fixture
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks are timed in one process instead of three to five, each of which starts anew."""
+    monkeypatch.setattr("chanas.prescheduler.tables.networks._MOST_PROCESSES", 1)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
@@ -110,9 +152,9 @@ def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be compiled in this process: it is done in another one, where an abort ends nobody else."""
     import tvm
 
-    from chanas.prescheduler.codegen.cpu import build, static_library
-    from chanas.prescheduler.codegen.cuda import build as cuda_build
-    from chanas.prescheduler.codegen.cuda.nvrtc_libraries import NVRTCLibrary
+    from chanas.compiler.cpu import build, static_library
+    from chanas.compiler.cuda import build as cuda_build
+    from chanas.compiler.cuda.nvrtc_libraries import NVRTCLibrary
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise AssertionError("the compiler runs in the process of the user")

@@ -3,8 +3,8 @@
 `Nursery.Popen` stands where `subprocess.Popen` does, for workers and for programs that tests plant in their place. This
 module, run as a program, is the process that is copied: it forks when it is asked over the socket that is its standard
 input, and hands over the pid. A copy is a child of whoever asked, is waited for and killed like any other, and serves
-requests as `python -m chanas.prescheduler.measuring.local.worker` does. Tests of how a worker starts and ends use real
-ones (`real_workers` in tests/prescheduler/measuring/local/test_pool.py).
+requests as `python -m chanas.measuring.local.worker` does. Tests of how a worker starts and ends use real
+ones (`real_workers` in tests/measuring/local/test_pool.py).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main() -> None:
     gc.disable()
     import tvm  # noqa: F401
 
-    from chanas.prescheduler.measuring.local import worker
+    from chanas.measuring.local import worker
 
     gc.freeze()
     gc.enable()

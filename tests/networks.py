@@ -60,9 +60,9 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
     than the program's operators, on which nothing may depend."""
     from chanas.core.usage import Usage
     from chanas.devices.host import load_target
-    from chanas.prescheduler.models.lowering import lower
-    from chanas.prescheduler.models.proof.reference import reference_of
-    from chanas.prescheduler.models.tuning import ChosenOperator, TunedOperators
+    from chanas.models.lowering import lower
+    from chanas.models.proof.reference import reference_of
+    from chanas.prescheduler.program import ChosenOperator, TunedOperators
     from chanas.prescheduler.tuning.default_points import ranked_points
     from chanas.workflows.models.chain import Model, TunedModel
 

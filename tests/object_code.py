@@ -17,11 +17,11 @@ from chanas.devices.lean_tvm import hide_torch
 
 hide_torch()
 
+from chanas.compiler.cpu.blocks import schedule_block  # noqa: E402
+from chanas.compiler.cpu.build import build_object  # noqa: E402
 from chanas.core.arch import BlockConfig  # noqa: E402
 from chanas.core.target import HardwareTarget  # noqa: E402
-from chanas.prescheduler.checks.target_check import small_block  # noqa: E402
-from chanas.prescheduler.codegen.cpu.build import build_object  # noqa: E402
-from chanas.prescheduler.kernels.cpu.blocks import schedule_block  # noqa: E402
+from chanas.measuring.checks.target_check import small_block  # noqa: E402
 from chanas.prescheduler.tuning.default_points import default_points  # noqa: E402
 
 MBCONV = dataclasses.replace(small_block(), input_size=4, mid_channels=32)

@@ -15,17 +15,17 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from chanas.bundle.codesign import CoDesign, write_bundle
+from chanas.compiler.cuda.compiled import CompileRecord
+from chanas.compiler.cuda.nvrtc import KernelFigures
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, sample
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT
 from chanas.errors import ChanasError, CheckpointError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
+from chanas.measuring.checks.compile_records import CompileStore
+from chanas.measuring.outcomes import Reading
 from chanas.network.preprocess import Preprocess
-from chanas.prescheduler.checks.compile_records import CompileStore
-from chanas.prescheduler.codegen.cuda.compiled import CompileRecord
-from chanas.prescheduler.codegen.cuda.nvrtc import KernelFigures
-from chanas.prescheduler.measuring.outcomes import Reading
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.report.reading import read_run
 from chanas.search.accuracy.evaluations import EvaluationStore
@@ -41,8 +41,8 @@ from chanas.workflows.searching.results import TargetResult, rule_regrets, store
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.stored import SUPERNET, stored_task
 
-from .prescheduler.cases import HOST
-from .prescheduler.cuda_cases import GPU
+from .compiler.cuda_cases import GPU
+from .compiler.workbench import HOST
 from .tables import CLASSES, random_table, save_space
 
 Reader = Callable[[Path], object]

@@ -24,18 +24,25 @@ TORCH_ANYWHERE = (
     "bundle/",
     "supernet/",
     "search/accuracy/perceptrons.py",
-    "prescheduler/workloads/cases.py",
+    "compiler/cases.py",
     "prescheduler/tables/eager.py",
     "prescheduler/tuning/offline/fit.py",
     "prescheduler/tuning/offline/networks.py",
-    "prescheduler/models/sources/libraries.py",
-    "prescheduler/models/sources/reference_operators.py",
-    "prescheduler/models/sources/torch_models.py",
+    "models/sources/libraries.py",
+    "models/sources/reference_operators.py",
+    "models/sources/torch_models.py",
 )
 TORCH_IN_FUNCTIONS = ("workflows/", "devices/cores.py")
 TVM = {"tvm", "tvm_ffi"}
-TVM_ANYWHERE = ("prescheduler/", "bundle/runtimes.py", "bundle/tuned.py")
-TVM_IN_FUNCTIONS = ("bundle/benchmark.py", "core/target.py", "devices/")
+TVM_ANYWHERE = ("compiler/", "models/", "bundle/runtimes.py", "bundle/tuned.py")
+TVM_IN_FUNCTIONS = (
+    "bundle/benchmark.py",
+    "core/target.py",
+    "devices/",
+    "measuring/local/",
+    "measuring/remote/",
+    "prescheduler/tuning/offline/segments.py",
+)
 PURE = (
     "core/arch.py",
     "core/genome.py",

@@ -22,23 +22,23 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cpu.blocks import schedule_packed_operator
+from chanas.compiler.cpu.families import schedule_operator
+from chanas.compiler.cuda.families import schedule_gpu_operator
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget, gpu_in_dtype
 from chanas.devices.target_files import arch_target
 from chanas.errors import ScheduleError
 from chanas.network.folding import pack_operator
+from chanas.operators.keys import workload_of_key
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.kernels.cpu.blocks import schedule_packed_operator
-from chanas.prescheduler.kernels.cpu.families import schedule_operator
-from chanas.prescheduler.kernels.cuda.families import schedule_gpu_operator
 from chanas.prescheduler.records.schema import migrate
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.take_over import take_over
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.workloads.keys import workload_of_key
 
 Digests = Iterator[tuple[str, str]]
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,11 +203,11 @@ def networks() -> Digests:
     import torch
     import torchvision
 
-    from chanas.prescheduler.models.folding import simplify
-    from chanas.prescheduler.models.lowering import lower
-    from chanas.prescheduler.models.module import program_module
-    from chanas.prescheduler.models.reading.reader import read_graph
-    from chanas.prescheduler.models.sources.torch_models import opened_program
+    from chanas.models.folding import simplify
+    from chanas.models.lowering import lower
+    from chanas.models.module import program_module
+    from chanas.models.reading.reader import read_graph
+    from chanas.models.sources.torch_models import opened_program
 
     target = LatencyLUT.load(TABLES[-1]).header.target
     for name in NETWORKS:

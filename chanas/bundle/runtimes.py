@@ -1,5 +1,5 @@
 """The way in which a compiled network is loaded and called: one for each kind of device (`HardwareTarget.kind`). What
-makes such networks is a back end's (`chanas.prescheduler.kernels.backends`)."""
+makes such networks is a back end's (`chanas.compiler.backends`)."""
 
 from __future__ import annotations
 

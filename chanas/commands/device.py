@@ -28,9 +28,9 @@ def serve(
     ] = "cpu",
 ) -> NoReturn:
     """Let clients of the tracker time on this device, one at a time, until Ctrl-C. They can run any code here."""
-    from chanas.prescheduler.measuring.remote.server import listen, served_target
-    from chanas.prescheduler.measuring.remote.server import serve as serve_sessions
-    from chanas.prescheduler.measuring.remote.tracker import check_key, device_groups, parse_address
+    from chanas.measuring.remote.server import listen, served_target
+    from chanas.measuring.remote.server import serve as serve_sessions
+    from chanas.measuring.remote.tracker import check_key, device_groups, parse_address
 
     address = parse_address(tracker)
     check_key(key)
@@ -53,8 +53,8 @@ def list_devices(
     ] = False,
 ) -> None:
     """List the tracker's devices by key: how many, how many of them free and busy, clients that wait, addresses."""
-    from chanas.prescheduler.measuring.remote.device import what_it_is
-    from chanas.prescheduler.measuring.remote.tracker import device_groups, parse_address
+    from chanas.measuring.remote.device import what_it_is
+    from chanas.measuring.remote.tracker import device_groups, parse_address
 
     address = parse_address(tracker)
     groups = device_groups(address)

@@ -75,7 +75,7 @@ def _open(file: Path | None, run: Path, usage: Usage, space: str | None, num_cla
 
 def _checked(usage: Usage) -> Usage:
     """The same. Raises ConfigError: what says where to measure doesn't go together."""
-    from chanas.prescheduler.measuring.devices import check_place
+    from chanas.measuring.devices import check_place
 
     check_place(usage.device, usage.place)
     return usage

@@ -223,7 +223,7 @@ def _failure_as_json(wanted: bool) -> Iterator[None]:
 
 def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
     """The saved network's operators timed where they stand; none where they cannot be, as elsewhere, and why."""
-    from chanas.prescheduler.measuring.local.locks import device_lock
+    from chanas.measuring.local.locks import device_lock
     from chanas.workflows.models.operators import operator_places
 
     network = saved.open()
@@ -253,7 +253,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRow]) -> None:
     from chanas.bundle.tuned import remark_of
-    from chanas.prescheduler.models.tuning import DEFAULT, activation_bytes, weight_bytes
+    from chanas.prescheduler.program import DEFAULT, activation_bytes, weight_bytes
     from chanas.workflows.models.operators import share_unscheduled
 
     tuned, proof = built.tuned, built.proof

@@ -16,7 +16,7 @@ from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
     from chanas.core.usage import Usage
-    from chanas.prescheduler.checks.target_check import Step
+    from chanas.measuring.checks.target_check import Step
     from chanas.workflows.stages.compile_only import Points
 
 app = typer.Typer(
@@ -95,10 +95,10 @@ def compile_kernels(
 
 
 def _checked(name: str, target: HardwareTarget, shared: bool) -> Iterator[Step]:
-    from chanas.prescheduler.checks.target_check import check_processor
+    from chanas.measuring.checks.target_check import check_processor
 
     if target.gpu is not None:
-        from chanas.prescheduler.checks.gpu_check import check_gpu
+        from chanas.measuring.checks.gpu_check import check_gpu
 
         return check_gpu(target, shared)
     return check_processor(target, _why_not_here(name))

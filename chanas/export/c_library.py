@@ -10,6 +10,13 @@ from typing import Any
 import numpy as np
 
 from chanas.bundle.codesign import CoDesign
+from chanas.compiler.backends import backend_of
+from chanas.compiler.c_toolchain import find_c_toolchain
+from chanas.compiler.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
+from chanas.compiler.cpu.shapes import input_shape, output_shape
+from chanas.compiler.cpu.static_library import Kernels, aligned
+from chanas.compiler.linkers import TOOLS, Tools
+from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
@@ -33,14 +40,7 @@ from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import pack_block, split_tensors
 from chanas.operators.steps import block_workloads
-from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain
-from chanas.prescheduler.codegen.cpu.static_library import Kernels, aligned
-from chanas.prescheduler.codegen.linkers import TOOLS, Tools
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.kernels.cpu.shapes import input_shape, output_shape
 from chanas.prescheduler.tuning.default_points import default_points
-from chanas.prescheduler.workloads.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
-from chanas.prescheduler.workloads.space import Point
 
 _TITLE = "An image classifier"
 _CHECKED_IMAGES = 4

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import chanas
+from chanas.compiler.backends import backend_of
+from chanas.compiler.c_toolchain import CToolchain
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.host import load_target
@@ -22,8 +24,6 @@ from chanas.export import c_sources
 from chanas.export.instructions import check_in_c, describe_needs, needed_flags
 from chanas.export.trials import Check
 from chanas.files.writing import replacing_folder
-from chanas.prescheduler.codegen.c_toolchain import CToolchain
-from chanas.prescheduler.kernels.backends import backend_of
 
 _MADE_BY = "for C programs, made by `chanas export`."
 _FREE_NAME = "net_that_no_platform_has"

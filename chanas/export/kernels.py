@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from chanas.compiler.cpu.call_list import CallList
+from chanas.compiler.cpu.static_library import ALIGNMENT, Kernels
+from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.prescheduler.codegen.cpu.call_list import CallList
-from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, Kernels
-from chanas.prescheduler.measuring.local.compiler import open_compiler
-from chanas.prescheduler.measuring.requests import BuildCalls, BuildKernel
-from chanas.prescheduler.measuring.wire import fields_from_json
-from chanas.prescheduler.workloads.space import Point
+from chanas.measuring.local.compiler import open_compiler
+from chanas.measuring.requests import BuildCalls, BuildKernel
+from chanas.measuring.wire import fields_from_json
 
 # All functions of a network one after the other: a second each at most.
 _NETWORK_TIMEOUT_S = 1800.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chanas.prescheduler.codegen.cpu.call_list import CallList, Place
-from chanas.prescheduler.codegen.cpu.static_library import aligned
+from chanas.compiler.cpu.call_list import CallList, Place
+from chanas.compiler.cpu.static_library import aligned
 
 
 @dataclass(frozen=True)

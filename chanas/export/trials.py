@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.linkers import is_native
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
-from chanas.prescheduler.checks.qemu import emulator_program
-from chanas.prescheduler.codegen.linkers import is_native
+from chanas.measuring.checks.qemu import emulator_program
 
 Array = npt.NDArray[Any]
 RunExample = Callable[[Sequence[str], str], bytes]

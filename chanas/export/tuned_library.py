@@ -13,6 +13,11 @@ import numpy as np
 from safetensors import safe_open
 
 from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
+from chanas.compiler.c_toolchain import find_c_toolchain
+from chanas.compiler.cases import FLOAT32_TOLERANCE
+from chanas.compiler.cpu.call_list import CallList, Place
+from chanas.compiler.cpu.static_library import aligned
+from chanas.compiler.linkers import TOOLS, Tools
 from chanas.core.units import format_bytes
 from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources
@@ -34,11 +39,6 @@ from chanas.export.signature import TYPES, Tensor, signature
 from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
-from chanas.prescheduler.codegen.c_toolchain import find_c_toolchain
-from chanas.prescheduler.codegen.cpu.call_list import CallList, Place
-from chanas.prescheduler.codegen.cpu.static_library import aligned
-from chanas.prescheduler.codegen.linkers import TOOLS, Tools
-from chanas.prescheduler.workloads.cases import FLOAT32_TOLERANCE
 
 _TITLE = "A neural network"
 _MOST_BYTES = (1 << 31) - (1 << 26)

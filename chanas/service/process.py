@@ -13,8 +13,8 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.usage import Usage
 from chanas.errors import ModelError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.measuring.shared.pool import Exchange
-from chanas.prescheduler.measuring.shared.serving import main
+from chanas.measuring.shared.pool import Exchange
+from chanas.measuring.shared.serving import main
 from chanas.service.folder import hold
 from chanas.workflows.jobs import client
 
@@ -42,7 +42,7 @@ def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
 
 def _learn(records: Path, shared: Path, target: HardwareTarget, transfer: bool) -> None:
     """Pass on what an earlier attempt has measured, and take what is known of the device."""
-    from chanas.prescheduler.kernels.backends import backend_of
+    from chanas.compiler.backends import backend_of
     from chanas.prescheduler.records.merging import merge_records
     from chanas.prescheduler.records.store import device_key
 
@@ -57,7 +57,7 @@ def check_whole(path: Path) -> None:
     Raises:
         ModelError: it is such a file, or none of ONNX.
     """
-    from chanas.prescheduler.models.importing import lies_outside
+    from chanas.models.importing import lies_outside
 
     if lies_outside(path):
         raise ModelError("the weights of the upload lie in another file; export the network with its weights inside")

@@ -12,16 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from chanas.compiler.backends import backend_of
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.usage import TargetName, Usage
 from chanas.errors import ChanasError, ConfigError, ServiceError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.measuring.shared.client import Client
-from chanas.prescheduler.measuring.shared.job import TuningJob
-from chanas.prescheduler.measuring.shared.workers import Tell
-from chanas.prescheduler.models.sources.opening import check_library
+from chanas.measuring.shared.client import Client
+from chanas.measuring.shared.job import TuningJob
+from chanas.measuring.shared.workers import Tell
+from chanas.models.sources.opening import check_library
 from chanas.prescheduler.records.merging import merge_records
 from chanas.prescheduler.records.store import device_key
 from chanas.scheduler.pools import PoolMaker

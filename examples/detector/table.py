@@ -19,7 +19,7 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_used
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import write_json
-from chanas.prescheduler.models.lowering import lower
+from chanas.models.lowering import lower
 from chanas.workflows.models.chain import LoadedModel, Model
 from chanas.workflows.models.untuned import untuned_network
 

@@ -167,8 +167,8 @@ def test_a_whole_table_alone_has_a_goal(load: Any) -> None:
 def test_a_table_is_built_and_described(
     load: Any, common: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chanas.prescheduler.measuring.local import pool as module
-    from tests.prescheduler.cases import SyntheticPool
+    from chanas.measuring.local import pool as module
+    from tests.compiler.workbench import SyntheticPool
 
     monkeypatch.setattr(module, "WorkerPool", lambda _target: SyntheticPool())
     load("lut_build").main(["--quick"])
@@ -274,7 +274,7 @@ def test_more_threads_have_goals_of_their_own(load: Any) -> None:
 
 
 def test_the_limit_of_a_network_is_its_arithmetic_and_its_weights(load: Any) -> None:
-    roofline, outcome = load("roofline"), importlib.import_module("chanas.prescheduler.measuring.candidates").Outcome
+    roofline, outcome = load("roofline"), importlib.import_module("chanas.measuring.candidates").Outcome
     block = SearchSpace.load("mbv3").fixed_blocks(SubSpace(224, 1.0), 1000)[3]
     dense = block_workloads(block)
     limits = roofline.Limits(peak_gflops=100.0, read_gbs=10.0)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from chanas.compiler.cuda import build as cuda_build
+from chanas.compiler.cuda.nvrtc import GPUCompileError, why_no_nvrtc
 from chanas.core.target import gpu_in_dtype
 from chanas.devices.target_files import arch_target
-from chanas.prescheduler.codegen.cuda import build as cuda_build
-from chanas.prescheduler.codegen.cuda.nvrtc import GPUCompileError, why_no_nvrtc
 
 REASON = why_no_nvrtc()
 KINDS = {"kxk (image)", "kxk", "1x1", "depthwise", "pooling", "dense", "squeeze"}

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 
-from ..prescheduler.cases import device
+from ..compiler.workbench import device
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)

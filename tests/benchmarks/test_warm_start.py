@@ -11,11 +11,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.tuner import TuneConfig
 

@@ -30,14 +30,14 @@ from chanas.devices.host import load_target
 from chanas.devices.target_files import describe_target
 from chanas.errors import ChanasError, CheckpointError, DataError, TargetError
 from chanas.files.writing import file_digest
+from chanas.measuring.local.compiler import Compiler
+from chanas.measuring.requests import BuildNetwork
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
-from chanas.prescheduler.measuring.local.compiler import Compiler
-from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.workflows.searching.agreement import check_module
 
-from ..prescheduler.cases import HOST, network_job, random_lut
+from ..compiler.workbench import HOST, network_job, random_lut
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("ant", "bee", "cat", "dog", "eel")

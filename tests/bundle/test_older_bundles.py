@@ -25,11 +25,11 @@ from chanas.errors import CheckpointError
 from chanas.export.c_library import export
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
-from chanas.prescheduler.measuring.local.compiler import Compiler
-from chanas.prescheduler.measuring.requests import BuildNetwork
+from chanas.measuring.local.compiler import Compiler
+from chanas.measuring.requests import BuildNetwork
 from chanas.workflows.stages.reporting import report
 
-from ..prescheduler.cases import HOST, network_job
+from ..compiler.workbench import HOST, network_job
 
 STORED = Path(__file__).parent / "stored_schema_2"
 Read = Callable[[str], Path]

@@ -17,7 +17,7 @@ from chanas.bundle.places import bundle_at, check_name, default_name, place_of_e
 from chanas.errors import CheckpointError, ConfigError
 from chanas.files.run import RunDirectory
 
-from ..prescheduler.cases import HOST
+from ..compiler.workbench import HOST
 
 
 def document_of(key: str = "a", latency_s: float = 2e-3, schedule: int = 1) -> dict[str, Any]:

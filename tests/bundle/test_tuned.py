@@ -15,7 +15,7 @@ from networks import NUM_CLASSES, SHAPE
 
 from chanas.bundle.tuned import DOCUMENT, MODULE, RANDOM_WEIGHTS, SOURCE, WEIGHTS, TunedNetwork
 from chanas.errors import ChanasError, CheckpointError, ConfigError, TargetError
-from chanas.prescheduler.models.sources.opening import open_model
+from chanas.models.sources.opening import open_model
 
 
 def change_document(folder: Path, **changes: object) -> None:

@@ -16,11 +16,11 @@ from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.measuring.remote import device as remote
-from chanas.prescheduler.measuring.remote import pool as remote_pool
-from chanas.prescheduler.measuring.remote import tracker
-from chanas.prescheduler.measuring.remote.pool import HeldDevices
-from chanas.prescheduler.measuring.remote.tracker import Address, DeviceGroup
+from chanas.measuring.remote import device as remote
+from chanas.measuring.remote import pool as remote_pool
+from chanas.measuring.remote import tracker
+from chanas.measuring.remote.pool import HeldDevices
+from chanas.measuring.remote.tracker import Address, DeviceGroup
 from chanas.prescheduler.tables import lut
 
 

@@ -14,8 +14,8 @@ from chanas.core.processor import parse_cpuinfo
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import Machine, load_target
 from chanas.devices.target_files import describe_target
-from chanas.prescheduler.checks import target_check
-from chanas.prescheduler.checks.target_check import Step
+from chanas.measuring.checks import target_check
+from chanas.measuring.checks.target_check import Step
 
 from ..processors import CPUINFO
 

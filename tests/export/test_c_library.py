@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from chanas.bundle.codesign import CoDesign, write_bundle
 from chanas.commands.main import app
+from chanas.compiler.c_toolchain import search_path
+from chanas.compiler.linkers import Tools
 from chanas.core.arch import SearchSpace
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
@@ -28,20 +30,18 @@ from chanas.export import c_library as c_export
 from chanas.export.c_library import export
 from chanas.export.folders import Exported
 from chanas.export.trials import Check
+from chanas.measuring.checks.qemu import emulator_program
+from chanas.measuring.local.compiler import Compiler
+from chanas.measuring.requests import BuildNetwork
 from chanas.network import folding
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
 from chanas.operators.steps import block_workloads
-from chanas.prescheduler.checks.qemu import emulator_program
-from chanas.prescheduler.codegen.c_toolchain import search_path
-from chanas.prescheduler.codegen.linkers import Tools
-from chanas.prescheduler.measuring.local.compiler import Compiler
-from chanas.prescheduler.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables.networks import block_points
 from chanas.prescheduler.tuning import default_points
 
 from ..bundle.test_codesign import DOCUMENT, WEIGHTS, edit, edit_target, images, logits_of_torch
-from ..prescheduler.cases import HOST, network_job, random_lut
+from ..compiler.workbench import HOST, network_job, random_lut
 
 CLASSES = ('"a\\b"', "bêe", "c?a/t", "%s", "*/")  # names that C has to be told about
 PI = "aarch64-linux-gnu"

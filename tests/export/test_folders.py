@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from chanas.compiler.c_toolchain import CToolchain, find_c_toolchain
 from chanas.errors import ConfigError, TargetError
 from chanas.export.folders import checked_name, free_name
-from chanas.prescheduler.codegen.c_toolchain import CToolchain, find_c_toolchain
 
 from .test_c_library import needs_compiler
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chanas.compiler.cpu.call_list import CallList, KernelCall, Place
+from chanas.compiler.cpu.static_library import ALIGNMENT, aligned
 from chanas.export.memory_plan import Lifetime, place_tensors, plan_memory, tensor_lifetimes
-from chanas.prescheduler.codegen.cpu.call_list import CallList, KernelCall, Place
-from chanas.prescheduler.codegen.cpu.static_library import ALIGNMENT, aligned
 
 spans = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted)
 lifetimes = st.builds(lambda size, span: Lifetime(size, span[0], span[1]), st.integers(1, 1000), spans)

@@ -22,15 +22,15 @@ from typer.testing import CliRunner
 
 from chanas.bundle.tuned import DOCUMENT, RANDOM_WEIGHTS, SOURCE, TunedNetwork
 from chanas.commands.main import app
+from chanas.compiler.linkers import Tools
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export import folders
 from chanas.export.folders import Exported
 from chanas.export.trials import Check, run_example
 from chanas.export.tuned_library import check_size, export_tuned
+from chanas.models.sources.opening import open_model
 from chanas.network.folding import Array
-from chanas.prescheduler.codegen.linkers import Tools
-from chanas.prescheduler.models.sources.opening import open_model
 
 from .test_c_library import HAS_COMPILER, PI, build, line_of_the_readme, needs_compiler
 from .test_c_library import narrow as narrow
@@ -528,7 +528,7 @@ def test_a_network_of_another_machine_is_compiled_and_not_run(copied: Path, narr
 
 @pytest.mark.qemu
 def test_an_aarch64_program_gives_what_the_program_gives(attention: Path, tmp_path: Path) -> None:
-    from chanas.prescheduler.checks.qemu import emulator_program
+    from chanas.measuring.checks.qemu import emulator_program
 
     if emulator_program(PI) is None:
         pytest.skip("qemu-aarch64-static (Debian's qemu-user-static) is not installed")

@@ -19,8 +19,8 @@ from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.operators.memory import ActivationMemory
 from chanas.operators.steps import device_workloads
 
-from ..prescheduler.cases import HOST, random_points
-from ..prescheduler.cuda_cases import GPU
+from ..compiler.cuda_cases import GPU
+from ..compiler.workbench import HOST, random_points
 
 NUM_CLASSES = 10
 # Beside what is counted, a network has small buffers: accumulators, padded rows, and outputs too small to share.
@@ -34,7 +34,7 @@ def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) 
     import tvm
     from tvm import relax
 
-    from chanas.prescheduler.codegen.cpu.lowering import _make
+    from chanas.compiler.cpu.lowering import _make
 
     steps = (
         relax.transform.RewriteDataflowReshape(),
@@ -77,7 +77,7 @@ def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) 
     fast([(name, which) for name in ("tiny", "mbv3-32") for which in ("smallest", "largest", "random")], [1, 2, 5]),
 )
 def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, tiny_space: SearchSpace) -> None:
-    from chanas.prescheduler.kernels.cpu.blocks import network_module, schedule_block
+    from chanas.compiler.cpu.blocks import network_module, schedule_block
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     rng = np.random.default_rng(1)
@@ -102,8 +102,8 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
     """Arrays between steps, and rows of logits: nine images have spare ones."""
     from tvm import relax
 
-    from chanas.prescheduler.kernels.cuda.families import gpu_space
-    from chanas.prescheduler.kernels.cuda.graph import network_program
+    from chanas.compiler.cuda.families import gpu_space
+    from chanas.compiler.cuda.graph import network_program
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     target, rng = in_batches(gpu_in_dtype(GPU, dtype), batch), np.random.default_rng(1)

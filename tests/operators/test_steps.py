@@ -13,8 +13,8 @@ from chanas.core.target import in_batches
 from chanas.operators.steps import Step, block_steps, block_workloads, device_steps, device_workloads, fuse_squeeze
 from chanas.operators.workload import Workload
 
-from ..prescheduler.cases import HOST
-from ..prescheduler.cuda_cases import GPU
+from ..compiler.cuda_cases import GPU
+from ..compiler.workbench import HOST
 
 STEM = BlockConfig("stem", 13, 3, 0, 24, 3, 2, "hswish")
 PLAIN = BlockConfig("mbconv", 9, 16, 48, 24, 5, 2, "relu")

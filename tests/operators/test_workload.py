@@ -11,7 +11,7 @@ from hypothesis import given
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload, tiled_columns
 
-from ..prescheduler.cases import workloads
+from ..compiler.workbench import workloads
 
 
 def test_what_was_stored_before_there_were_batches_is_of_one_image() -> None:

@@ -12,7 +12,7 @@ from chanas.files.writing import read_json, write_json
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.report.reading import at, dicts, read_run, real, reals
 
-from ..prescheduler.cases import HOST
+from ..compiler.workbench import HOST
 
 
 def test_all_stages_are_read(make_run: Callable[..., RunDirectory], key: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from chanas.core.usage import HERE
 from chanas.errors import ConfigError, ServiceError
-from chanas.prescheduler.measuring.remote.pool import HeldDevices
-from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Slot
+from chanas.measuring.remote.pool import HeldDevices
+from chanas.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import DEVICE, HOST, MEASURE, Stage, UnitLostError
 from chanas.scheduler.mock import strict_rounds
 from chanas.service.folder import DataFolder
@@ -27,7 +27,7 @@ from chanas.service.work import Opened, Tell
 from chanas.workflows.jobs.plan import DevicePlan, parse_device
 from chanas.workflows.jobs.run import Machines
 
-from ..prescheduler.cases import device
+from ..compiler.workbench import device
 
 PI4 = dataclasses.replace(device(lanes=4), name="cpu@pi4", fingerprint="0123456789ab")
 ON_PI4 = f"{DEVICE}@pi4"

@@ -25,7 +25,7 @@ from chanas.service.requests import digest_of
 from chanas.service.serve import Settings, check_packages, open_service
 from chanas.workflows.models.chain import Model
 
-from ..prescheduler.cases import CHOICES, NUM_CLASSES
+from ..compiler.workbench import CHOICES, NUM_CLASSES
 from .recording import open_recording, records_of
 
 

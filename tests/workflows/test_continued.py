@@ -24,7 +24,7 @@ from tables import save_space
 from chanas.core.arch import SearchSpace
 from chanas.supernet.training.phases import TrainConfig
 
-from ..prescheduler.cases import NANO, NUM_CLASSES
+from ..compiler.workbench import NANO, NUM_CLASSES
 from ..prescheduler.tables.test_sigkill import INVENTED, Bench, rows_of
 
 Moment = Callable[[Bench], bool]

@@ -1,5 +1,5 @@
 """The whole way with a GPU as its target: prescheduler, table, calibration, search, bundle. This machine stands in for
-the GPU (`tests/prescheduler/stand_in.py`): everything is the package's own but the code that would run on one."""
+the GPU (`tests/measuring/stand_in.py`): everything is the package's own but the code that would run on one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from chanas.core.usage import Usage
 from chanas.devices import cuda_runtime, host
 from chanas.devices.driver import find_gpu
 from chanas.files.run import RunDirectory
+from chanas.measuring import canary
 from chanas.operators.workload import Workload
-from chanas.prescheduler.measuring import canary
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, open_source
 from chanas.workflows.stages.tuning import Tuning
 
-from ..prescheduler.cases import plant_worker
-from ..prescheduler.stand_in import WORKER, StandIn, found
+from ..compiler.workbench import plant_worker
+from ..measuring.stand_in import WORKER, StandIn, found
 from ..tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
 SPACE = SearchSpace(

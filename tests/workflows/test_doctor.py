@@ -21,9 +21,9 @@ from chanas.devices.driver import FoundGPU
 from chanas.devices.host import load_target
 from chanas.devices.machine_state import Activity, Busy
 from chanas.errors import TargetError
-from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import Ping
+from chanas.measuring.answers import Answer
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.requests import Ping
 from chanas.prescheduler.tuning.preflight import FamilyCheck
 from chanas.workflows import doctor as module
 from chanas.workflows.doctor import (
@@ -39,9 +39,9 @@ from chanas.workflows.doctor import (
     timing,
 )
 
+from ..compiler.cuda_cases import GPU
+from ..compiler.workbench import HOST, SyntheticPool, answered
 from ..devices.test_machine_state import write
-from ..prescheduler.cases import HOST, SyntheticPool, answered
-from ..prescheduler.cuda_cases import GPU
 
 HALF = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16", vector_lanes=16, num_vector_registers=32)
 FREE = Activity((), 0.0)

@@ -67,7 +67,7 @@ def submit(
         raise ConfigError("a model needs --model, FILE.onnx, torchvision:NAME or timm:NAME")
     if kind == "search" and (accuracy_table is None or latency is None):
         raise ConfigError("a search needs --accuracy-table FILE.csv and --latency, such as 5ms")
-    from chanas.prescheduler.models.sources.opening import library_of
+    from chanas.models.sources.opening import library_of
 
     client = _client(url)
     demand = {

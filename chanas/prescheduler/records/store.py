@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from chanas.compiler.backends import backend_of
+from chanas.compiler.space import Point, read_point
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.measuring.outcomes import Reading
 from chanas.prescheduler.records.schema import SCHEMA, left_out, migrate, usable_rows, version_of
-from chanas.prescheduler.workloads.space import Point, read_point
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chanas.compiler.backends import backend_of
+from chanas.compiler.cases import random_network
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.genome import FloatArray
@@ -22,11 +24,9 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.scratch import scratch_folder
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.measuring.local.pool import OpenPool
-from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.measuring.local.pool import OpenPool
+from chanas.measuring.outcomes import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
-from chanas.prescheduler.workloads.cases import random_network
 
 MIN_NETWORKS = 6
 # Shares of the L2 cache that may be left to weights, beside activations, code, and whoever shares the cache.

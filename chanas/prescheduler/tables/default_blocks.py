@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from chanas.compiler.backends import backend_of
 from chanas.core.arch import BlockConfig
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
+from chanas.measuring.canary import Canary
+from chanas.measuring.local.pool import OpenPool, open_workers
 from chanas.operators.steps import device_workloads
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.local.pool import OpenPool, open_workers
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
 from chanas.prescheduler.tables.lut import BlockTask, StoredRounds, surroundings, time_blocks
 from chanas.prescheduler.tuning.default_points import default_points

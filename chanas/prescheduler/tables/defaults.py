@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chanas.compiler.backends import backend_of
+from chanas.compiler.cases import plain_block_case
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
@@ -20,13 +22,11 @@ from chanas.core.task import Task
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.locks import one_writer
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.local.pool import open_workers
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildUntunedBlock, MeasureNetwork
+from chanas.measuring.candidates import Candidate, CandidatePipeline
+from chanas.measuring.local.pool import open_workers
+from chanas.measuring.outcomes import Outcome
+from chanas.measuring.requests import BuildUntunedBlock, MeasureNetwork
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
-from chanas.prescheduler.workloads.cases import plain_block_case
 
 # A killed process loses no more blocks than this.
 _SAVE_EVERY = 16

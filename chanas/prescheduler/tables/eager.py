@@ -1,6 +1,6 @@
 """Blocks as PyTorch runs them, in the process that asks: kernels of a library, the same whatever the block around them.
 
-Only `chanas.prescheduler.workloads.cases` and this module of the prescheduler know torch.
+Only `chanas.compiler.cases` and this module of the prescheduler know torch.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 import numpy as np
 import torch
 
+from chanas.compiler.cases import case_seed
 from chanas.core.arch import BlockConfig
+from chanas.measuring.local.locks import device_lock
+from chanas.measuring.outcomes import Outcome
 from chanas.network.static import block_module, randomise_statistics
-from chanas.prescheduler.measuring.local.locks import device_lock
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.workloads.cases import case_seed
 
 _CALLS = 25
 _WARM_UP = 3

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.backends import backend_of, case_of
+from chanas.compiler.cases import mean_network_weight_bytes
+from chanas.compiler.space import Point
 from chanas.core import genome
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
@@ -24,14 +27,13 @@ from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
+from chanas.measuring.canary import Canary
+from chanas.measuring.candidates import Candidate, CandidatePipeline
+from chanas.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.measuring.outcomes import Outcome, median_outcome
+from chanas.measuring.requests import BuildBlock, Measure
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import backend_of, case_of
-from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
-from chanas.prescheduler.measuring.outcomes import Outcome, median_outcome
-from chanas.prescheduler.measuring.requests import BuildBlock, Measure
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tables.networks import check_schedules
@@ -43,8 +45,6 @@ from chanas.prescheduler.tuning.preflight import remaining_workloads, require_fa
 from chanas.prescheduler.tuning.take_over import TunedShare, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
-from chanas.prescheduler.workloads.cases import mean_network_weight_bytes
-from chanas.prescheduler.workloads.space import Point
 
 _NETWORKS_FOR_MEAN = 64
 _REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import chanas
+from chanas.compiler.backends import backend_of
+from chanas.compiler.cases import ReferenceCase
+from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
 from chanas.errors import LUTError, MeasureError
+from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
+from chanas.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.measuring.outcomes import Outcome
+from chanas.measuring.requests import BuildNetwork, MeasureNetwork
 from chanas.network.folding import Array
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildNetwork, MeasureNetwork
 from chanas.prescheduler.tables.untried import replace_failing
-from chanas.prescheduler.workloads.cases import ReferenceCase
-from chanas.prescheduler.workloads.space import Point
 
 # Short rounds tell more than a third as many of 15 repeats, which take as long: what disturbs outlasts either.
 _ROUNDS_PER_PROCESS, _SETTINGS = 3, TimingSettings(repeats=5, min_repeat_s=0.01)

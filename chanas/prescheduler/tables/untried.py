@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
+from chanas.measuring.local.pool import Pool
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.local.pool import Pool
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.preflight import try_points
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 # Schedules that are tried in place of one that does not work.
 _NUM_OTHERS = 4

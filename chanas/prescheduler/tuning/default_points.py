@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Named, Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.workloads.space import Named, Point
 
 _TILED = ("split_m", "split_n", "split_h", "split_w", "split_c")
 """Coordinates whose last factor is a side of the tile."""

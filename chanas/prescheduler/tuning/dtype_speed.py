@@ -14,15 +14,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from chanas.compiler.backends import backend_of, case_of
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.timing import TimingSettings
+from chanas.measuring.answers import Answer
+from chanas.measuring.canary import NOISE
+from chanas.measuring.local.pool import Pool
+from chanas.measuring.requests import BuildOperator, Measure
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import backend_of, case_of
-from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.canary import NOISE
-from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure
 from chanas.prescheduler.tuning.default_points import ranked_points
 
 WORKLOAD = Workload("pointwise", 14, 80, 480, epilogue="hswish")

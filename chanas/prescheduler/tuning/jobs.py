@@ -12,18 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
+from chanas.compiler.backends import case_of, schedule_space
+from chanas.compiler.cases import case_seed
+from chanas.compiler.space import Point
 from chanas.core.genome import FloatArray
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError
+from chanas.measuring.canary import Canary
+from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
+from chanas.measuring.local.pool import Pool
+from chanas.measuring.outcomes import Outcome
+from chanas.measuring.requests import BuildOperator, BuildOperators, Measure, MeasureInTurns
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import case_of, schedule_space
-from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildOperator, BuildOperators, Measure, MeasureInTurns
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
@@ -32,8 +34,6 @@ from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
-from chanas.prescheduler.workloads.cases import case_seed
-from chanas.prescheduler.workloads.space import Point
 
 # Jobs under way at a time, for each device: enough that it always has something to time while others learn.
 _ACTIVE_JOBS = 3

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
+from chanas.compiler.space import Named, Point, ScheduleSpace
 
 # Attempts for each child that is asked for, before fewer children are returned (small spaces run dry).
 _ATTEMPTS_PER_CHILD = 8

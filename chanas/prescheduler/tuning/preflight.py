@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
+from chanas.compiler.backends import case_of, schedule_space
+from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ScheduleError
+from chanas.measuring.candidates import Candidate, CandidatePipeline
+from chanas.measuring.local.pool import Pool
+from chanas.measuring.requests import BuildOperator, Measure
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.kernels.backends import case_of, schedule_space
-from chanas.prescheduler.measuring.candidates import Candidate, CandidatePipeline
-from chanas.prescheduler.measuring.local.pool import Pool
-from chanas.prescheduler.measuring.requests import BuildOperator, Measure
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning.give_up import describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.space import Point
 
 PREFIX = "preflight-"
 """Prefix of the names of a check's files."""

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point
 from chanas.core.genome import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import description
 from chanas.prescheduler.tuning.jobs import TuningJobs
+from chanas.prescheduler.tuning.mapping import nearest_point
 from chanas.prescheduler.tuning.preflight import try_points
 from chanas.prescheduler.tuning.warm_start import WarmStart
-from chanas.prescheduler.workloads.mapping import nearest_point
-from chanas.prescheduler.workloads.space import Point
 
 # Schedules that an operator is given, from so many similar ones: where the first does not work, the next may.
 _NUM_TAKEN = 3

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.budget import expected_improvement
 from chanas.prescheduler.tuning.cost_model.base import CostModel, FloatArray, Prior
 from chanas.prescheduler.tuning.mutate import breed
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 # Untried points that are drawn at random, beside bred ones, to see whether there is something left to gain.
 _IMPROVEMENT_POINTS = 192

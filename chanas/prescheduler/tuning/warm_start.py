@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.backends import backend_of, schedule_space
+from chanas.compiler.space import Named, Point, ScheduleSpace, read_point
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, tvm_version
 from chanas.core.usage import TargetName
@@ -32,14 +34,12 @@ from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetE
 from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.schema import SCHEMA, left_out, usable_rows
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
+from chanas.prescheduler.tuning.mapping import mapped_points
 from chanas.prescheduler.tuning.trust import SourceTrust
-from chanas.prescheduler.workloads.mapping import mapped_points
-from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace, read_point
 
 # Coordinates that only some uses of a device have: a point without one stands for all of its values.
 _FREE = frozenset({"fuse"})

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from chanas.errors import ServiceError
-from chanas.prescheduler.models.sources.opening import library_of
+from chanas.models.sources.opening import library_of
 from chanas.service.api.routes import Of, State, Tenant, read_body, read_log
 from chanas.service.api.service import COOKIE, is_open, submit_request, tenant_for
 from chanas.service.api.views import job_view

@@ -9,10 +9,10 @@ from typing import Any
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.measuring.devices import HoldDevice
-from chanas.prescheduler.measuring.local.pool import OpenPool
-from chanas.prescheduler.measuring.shared.pool import Exchange, SharedPool
-from chanas.prescheduler.measuring.shared.serving import main
+from chanas.measuring.devices import HoldDevice
+from chanas.measuring.local.pool import OpenPool
+from chanas.measuring.shared.pool import Exchange, SharedPool
+from chanas.measuring.shared.serving import main
 from chanas.workflows.jobs.plan import JobPlan
 
 COMMAND = ("-m", "chanas.workflows.jobs.client")

@@ -17,12 +17,12 @@ from chanas.devices.gpu_use import check_free
 from chanas.devices.host import load_used
 from chanas.errors import ConfigError, SchedulerError
 from chanas.files.writing import write_json
-from chanas.prescheduler.measuring.remote.device import RETURN_WITHIN_S
-from chanas.prescheduler.measuring.remote.pool import HeldDevices, held_devices
-from chanas.prescheduler.measuring.remote.tracker import parse_address
-from chanas.prescheduler.measuring.shared.client import Client
-from chanas.prescheduler.measuring.shared.job import TuningJob
-from chanas.prescheduler.measuring.shared.workers import SharedWorkers, Tell, open_kinds
+from chanas.measuring.remote.device import RETURN_WITHIN_S
+from chanas.measuring.remote.pool import HeldDevices, held_devices
+from chanas.measuring.remote.tracker import parse_address
+from chanas.measuring.shared.client import Client
+from chanas.measuring.shared.job import TuningJob
+from chanas.measuring.shared.workers import SharedWorkers, Tell, open_kinds
 from chanas.prescheduler.tuning.cost_model.solving import answer
 from chanas.report.jobs.page import build_schedule_page
 from chanas.scheduler.board import Entry

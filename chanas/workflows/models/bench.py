@@ -28,7 +28,7 @@ from chanas.workflows.models.untuned import untuned_network
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.prescheduler.models.sources.model import Array, OpenedModel
+    from chanas.models.sources.model import Array, OpenedModel
 
 RUNTIMES = {name: make for name, make in CONTENDERS.items() if name in ("ONNX Runtime", "OpenVINO", "LiteRT")}
 """Those that are no PyTorch."""
@@ -46,8 +46,8 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
         ModelError: it is not there, cannot be opened, or is another one than was tuned.
     """
     from chanas.bundle.tuned import LIBRARIES
-    from chanas.prescheduler.models.sources.model import IMAGE, sha256_of
-    from chanas.prescheduler.models.sources.opening import open_model
+    from chanas.models.sources.model import IMAGE, sha256_of
+    from chanas.models.sources.opening import open_model
 
     origin, inputs = network.document["origin"], network.document["inputs"]
     of_library = origin["kind"] in LIBRARIES

@@ -31,15 +31,15 @@ from chanas.workflows.models.effort import DEFAULT_EFFORT, Effort
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.core.target import HardwareTarget
-    from chanas.prescheduler.measuring.devices import HoldDevice
-    from chanas.prescheduler.measuring.local.pool import OpenPool, Pool
-    from chanas.prescheduler.models.graph import Graph
-    from chanas.prescheduler.models.module import ProgramModule
-    from chanas.prescheduler.models.program import Program
-    from chanas.prescheduler.models.proof.proving import Proof
-    from chanas.prescheduler.models.proof.reference import Reference
-    from chanas.prescheduler.models.sources.model import OpenedModel
-    from chanas.prescheduler.models.tuning import Choices, TunedOperators
+    from chanas.measuring.devices import HoldDevice
+    from chanas.measuring.local.pool import OpenPool, Pool
+    from chanas.models.graph import Graph
+    from chanas.models.module import ProgramModule
+    from chanas.models.program import Program
+    from chanas.models.proof.proving import Proof
+    from chanas.models.proof.reference import Reference
+    from chanas.models.sources.model import OpenedModel
+    from chanas.prescheduler.program import Choices, TunedOperators
     from chanas.prescheduler.records.store import RecordStore
 
 DEFAULT_FOLDER = Path("tuned")
@@ -64,9 +64,9 @@ class Model:
                 or opening it takes too much memory or time, or ends the process that does it.
             CheckpointError: the weights are missing, damaged, or those of another network.
         """
-        from chanas.prescheduler.models.folding import simplify
-        from chanas.prescheduler.models.importing import import_network
-        from chanas.prescheduler.models.reading.reader import read_graph
+        from chanas.models.folding import simplify
+        from chanas.models.importing import import_network
+        from chanas.models.reading.reader import read_graph
 
         watch = _Watch(uuid.uuid4().hex, str(source))
         with watch.step("open"):
@@ -176,8 +176,8 @@ class LoadedModel:
         Raises:
             ChanasError: as `tune` says.
         """
-        from chanas.prescheduler.measuring.devices import timing_device
-        from chanas.prescheduler.models.lowering import lower
+        from chanas.measuring.devices import timing_device
+        from chanas.models.lowering import lower
 
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
@@ -216,11 +216,11 @@ class LoadedModel:
             MeasureError: it cannot be built, or is wrong, with the schedules that are known before tuning.
             RunBusyError: another process tunes with the same records.
         """
-        from chanas.prescheduler.measuring.devices import timing_device
-        from chanas.prescheduler.measuring.local.pool import open_workers
-        from chanas.prescheduler.models.lowering import lower
-        from chanas.prescheduler.models.proof.reference import reference_of
-        from chanas.prescheduler.models.tuning import TunedOperators, check_provable, first_choices, tune_program
+        from chanas.measuring.devices import timing_device
+        from chanas.measuring.local.pool import open_workers
+        from chanas.models.lowering import lower
+        from chanas.models.proof.reference import reference_of
+        from chanas.prescheduler.program import TunedOperators, check_provable, first_choices, tune_program
         from chanas.prescheduler.records.store import RecordStore
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
@@ -265,7 +265,7 @@ def _plan_lines(
 ) -> list[str]:
     """Lines about the operators that are tuned, their target, and about how long that takes."""
     from chanas.bundle.tuned import remark_of
-    from chanas.prescheduler.kernels.backends import schedule_space
+    from chanas.compiler.backends import schedule_space
     from chanas.prescheduler.tuning.budget import TRIAL_S
 
     remark = remark_of(loaded.opened.origin)
@@ -317,7 +317,7 @@ class TunedModel:
             TargetError: the device elsewhere is another one than it was tuned on.
             MeasureError: it does not compile, or its outputs differ.
         """
-        from chanas.prescheduler.measuring.devices import timing_device
+        from chanas.measuring.devices import timing_device
 
         best, hold = self.best, self.hold or timing_device
         if best is not None and _schedules(best.tuned) == _schedules(self):
@@ -347,8 +347,8 @@ class TunedModel:
     def build_with(self, open_pool: OpenPool | None) -> BuiltModel:
         """Build the network as `build` does, in workers that are there."""
         from chanas.files.scratch import scratch_folder
-        from chanas.prescheduler.models.module import program_module
-        from chanas.prescheduler.models.proof.proving import prove
+        from chanas.models.module import program_module
+        from chanas.models.proof.proving import prove
 
         watch = self.watch.copy()
         with watch.step("build"):
@@ -385,7 +385,7 @@ class _BestSoFar:
         Raises:
             MeasureError: it cannot be built, or is wrong.
         """
-        from chanas.prescheduler.models.tuning import working_choices
+        from chanas.prescheduler.program import working_choices
 
         start_s = time.monotonic()
         try:
@@ -462,9 +462,9 @@ class BuiltModel:
 def _describe(built: BuiltModel) -> dict[str, Any]:
     """Content of `tuned.json` without hashes."""
     from chanas.bundle.tuned import SCHEMA, remark_of
+    from chanas.compiler.backends import backend_of
     from chanas.core.target import tvm_version
-    from chanas.prescheduler.kernels.backends import backend_of
-    from chanas.prescheduler.models.tuning import activation_bytes, share_of_others, weight_bytes
+    from chanas.prescheduler.program import activation_bytes, share_of_others, weight_bytes
 
     tuned, proof = built.tuned, built.proof
     opened, choices = tuned.loaded.opened, tuned.tuned.choices

@@ -19,7 +19,7 @@ from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.models.sources.model import Array
+    from chanas.models.sources.model import Array
 
 Call = Callable[[], Any]
 TOLERANCE = 1e-3
@@ -83,7 +83,7 @@ def _in_dtype(subject: Subject, call: Call) -> Call:
 def _torch_network(subject: Subject) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
     if subject.program is None:
         raise ModelError("the network comes from an ONNX file")
-    from chanas.prescheduler.models.sources.torch_models import call_arguments
+    from chanas.models.sources.torch_models import call_arguments
 
     # forward: what is there to be called checks its inputs first, which takes some 60 us
     return subject.program.module().forward, *call_arguments(subject.program, subject.inputs)
@@ -134,7 +134,7 @@ def run_litert(subject: Subject) -> Call:
         _require(package, "pip install litert-torch")
     import torch
 
-    from chanas.prescheduler.models.sources.torch_models import call_arguments, quiet
+    from chanas.models.sources.torch_models import call_arguments, quiet
 
     with scratch_folder() as scratch:
         file = scratch / "network.tflite"

@@ -11,7 +11,7 @@ from chanas.errors import ConfigError
 if TYPE_CHECKING:
     from chanas.core.target import HardwareTarget
     from chanas.files.run import RunDirectory
-    from chanas.prescheduler.models.tuning import ModelSettings
+    from chanas.prescheduler.program import ModelSettings
 
 DEFAULT_TRIALS = 32
 _BASE_TRIALS, _MOST_TRIALS = 8, 4096
@@ -52,7 +52,7 @@ class Effort:
             ConfigError: a number is none that can be meant, or the cost model is unknown.
             ChanasError: there is nothing to begin with at `warm_start`.
         """
-        from chanas.prescheduler.models.tuning import ModelSettings
+        from chanas.prescheduler.program import ModelSettings
         from chanas.prescheduler.tuning.cost_model.models import check_name
         from chanas.prescheduler.tuning.take_over import check_share
         from chanas.prescheduler.tuning.tuner import TuneConfig

@@ -75,7 +75,7 @@ def operator_places(network: TunedNetwork) -> list[OperatorRow]:
         CheckpointError: the folder is of an older version, or its files say different things.
         TargetError: it was compiled for another device.
     """
-    from chanas.prescheduler.kernels.cpu.intrinsics import register_intrinsics
+    from chanas.compiler.cpu.intrinsics import register_intrinsics
 
     register_intrinsics()  # the module's source calls them
     kernels = _scheduled(network)

@@ -17,13 +17,13 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.timing import time_single_calls
 from chanas.errors import ModelError
-from chanas.prescheduler.measuring.local.compiler import readable
-from chanas.prescheduler.measuring.local.worker import ping, serve_requests
-from chanas.prescheduler.measuring.local.worker_process import WorkerProcess
-from chanas.prescheduler.measuring.requests import CompileRequest, Ping
+from chanas.measuring.local.compiler import readable
+from chanas.measuring.local.worker import ping, serve_requests
+from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.requests import CompileRequest, Ping
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.models.sources.model import Array, OpenedModel
+    from chanas.models.sources.model import Array, OpenedModel
 
 _COMMAND = ("-m", "chanas.workflows.models.untuned")
 _NUM_CALLS, _TIMEOUT_S = 3, 1800.0
@@ -69,8 +69,8 @@ def untuned_network(
 
 def time_untuned(request: TimeUntuned) -> dict[str, float]:
     """Compile and time in this process; `seconds` is the median."""
-    from chanas.prescheduler.codegen.cpu.untuned import stock_module, stock_network
-    from chanas.prescheduler.models.sources.opening import open_model
+    from chanas.compiler.cpu.untuned import stock_module, stock_network
+    from chanas.models.sources.opening import open_model
 
     opened = open_model(request.source, {name: tuple(shape) for name, shape in request.shapes.items()}, request.weights)
     shapes = {facts.name: list(facts.shape) for facts in opened.inputs}

@@ -73,8 +73,8 @@ def schedule_words(
 
     A point of another version of the schedule spaces is given as its integers.
     """
+    from chanas.compiler.backends import backend_of, schedule_space
     from chanas.operators.steps import device_workloads
-    from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 
     workloads = {workload.key: workload for workload in device_workloads(block, target)}
     lines = []

@@ -26,8 +26,8 @@ from chanas.workflows.stages.tables import open_table
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
+    from chanas.measuring.outcomes import Outcome
     from chanas.network.static import StaticNetwork
-    from chanas.prescheduler.measuring.outcomes import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
     from chanas.search.accuracy.table import AccuracyTable
     from chanas.search.learning import Source
@@ -275,7 +275,7 @@ class TableSource(AccuracySource):
 
     def case(self, architecture: Architecture, batch: int) -> tuple[Any, Any, Any]:
         """With random weights and images."""
-        from chanas.prescheduler.workloads.cases import random_network
+        from chanas.compiler.cases import random_network
 
         return random_network(architecture.blocks(self.task.space, self.task.num_classes), _SEED, batch)
 

@@ -26,7 +26,7 @@ from chanas.workflows.stages.stored import prescheduler_command, stored_table
 from chanas.workflows.stages.tables import check_device, this_device
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.measuring.local.pool import OpenPool, Pool
+    from chanas.measuring.local.pool import OpenPool, Pool
 
 _NAME = re.compile(r"\w[\w.@+-]*")  # a target's name is a file's and a folder's too
 
@@ -93,7 +93,7 @@ class RemoteTargets:
             yield pool
 
     def _hold(self, name: str) -> tuple[HardwareTarget, OpenPool]:
-        from chanas.prescheduler.measuring.devices import timing_device
+        from chanas.measuring.devices import timing_device
 
         key = key_of(name)
         if key not in self._held or self._held[key][0] != name:
@@ -172,7 +172,7 @@ def hold_targets(
         LUTError: a table is of another space, device or compiler.
         RunBusyError: another search works in the run directory.
     """
-    from chanas.prescheduler.measuring.devices import timing_device
+    from chanas.measuring.devices import timing_device
 
     place = usage.place
     with contextlib.ExitStack() as stack:

@@ -88,7 +88,7 @@ def adapt(
         MeasureError: too few blocks could be measured.
         ChanasError: as `timing_device` says.
     """
-    from chanas.prescheduler.measuring.devices import timing_device
+    from chanas.measuring.devices import timing_device
     from chanas.prescheduler.tables.lut import TableSettings, preschedule
     from chanas.prescheduler.tables.transfer.adapt import Effort
     from chanas.prescheduler.tables.transfer.adapt import adapt as make

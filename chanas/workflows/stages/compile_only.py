@@ -18,7 +18,7 @@ from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, check_task, stor
 from chanas.workflows.stages.tuning import parse_sub_spaces
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.checks.compile_points import CompileSummary
+    from chanas.measuring.checks.compile_points import CompileSummary
 
 DEFAULT_POINTS = 8
 _DEFAULT_SPACE = "mbv3-32"  # what compiles at all is known from any space
@@ -73,7 +73,7 @@ def compile_only(
             architecture.
         ConfigError: a number is below one.
     """
-    from chanas.prescheduler.checks.compile_points import compile_points
+    from chanas.measuring.checks.compile_points import compile_points
 
     for what, number in (("trials", points.num), ("limit", points.limit)):
         if number is not None and number < 1:

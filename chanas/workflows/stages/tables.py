@@ -45,7 +45,7 @@ from chanas.workflows.stages.tuning import (
 )
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.measuring.local.pool import OpenPool
+    from chanas.measuring.local.pool import OpenPool
     from chanas.prescheduler.tables.lut_check import TableCheck, Tolerances
 
 # Predicted rows are replaced so many at a time: whoever ends `fill` in between keeps those before.
@@ -194,7 +194,7 @@ def table_device(lut: LatencyLUT, place: Place = THIS_MACHINE) -> Iterator[tuple
         ChanasError: as `timing_device` says.
         LUTError: the table was measured on another device.
     """
-    from chanas.prescheduler.measuring.devices import check_place, timing_device
+    from chanas.measuring.devices import check_place, timing_device
 
     check_place("cpu", place)
     if place.rpc is None:
@@ -298,7 +298,7 @@ def fill(
         MeasureError: blocks remain that could not be measured; the table has the others.
         ChanasError: as `table_device` says.
     """
-    from chanas.prescheduler.measuring.devices import check_place
+    from chanas.measuring.devices import check_place
     from chanas.prescheduler.tables.lut import TableSettings, preschedule
     from chanas.prescheduler.tables.networks import check_schedules
     from chanas.prescheduler.tuning.warm_start import open_warm_start

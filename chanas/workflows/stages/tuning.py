@@ -19,7 +19,7 @@ from chanas.files.run import RunDirectory
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, check_task, stored_task
 
 if TYPE_CHECKING:
-    from chanas.prescheduler.measuring.devices import HoldDevice
+    from chanas.measuring.devices import HoldDevice
     from chanas.prescheduler.tables.lut import PrescheduleSummary
     from chanas.prescheduler.tuning.tuner import TuneConfig
 
@@ -76,7 +76,7 @@ def preschedule(
         ConfigError: as `tune_config` says.
         MeasureError: blocks remain that could not be measured.
     """
-    from chanas.prescheduler.measuring.devices import timing_device
+    from chanas.measuring.devices import timing_device
     from chanas.prescheduler.tables.lut import TableSettings
     from chanas.prescheduler.tables.lut import preschedule as fill
     from chanas.prescheduler.tuning.warm_start import open_warm_start
@@ -112,7 +112,7 @@ def plan_table(
     Raises:
         ChanasError: as `preschedule` says.
     """
-    from chanas.prescheduler.measuring.devices import timing_device
+    from chanas.measuring.devices import timing_device
 
     task = table_task(run, space, num_classes)
     tune_config(tuning)
@@ -146,8 +146,8 @@ def table_task(run: RunDirectory, space: str | Path | None, num_classes: int | N
 
 def _plan_lines(run: RunDirectory, task: Task, target: HardwareTarget, tuning: Tuning) -> list[str]:
     """Lines about the operators that are tuned, their space and target, and about how long that takes."""
+    from chanas.compiler.backends import schedule_space
     from chanas.operators.steps import tuned_workloads
-    from chanas.prescheduler.kernels.backends import schedule_space
     from chanas.prescheduler.records.store import RecordStore
     from chanas.prescheduler.tuning.budget import TRIAL_S
 

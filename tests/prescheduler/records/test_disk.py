@@ -20,7 +20,7 @@ from chanas.files.run import RunDirectory
 from chanas.prescheduler.records.schema import SCHEMA
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool
 
 Command = Callable[[Path], tuple[int, str]]
 NOBODY = 65534

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chanas.errors import CheckpointError
-from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.measuring.outcomes import Reading
 from chanas.prescheduler.records import schema
 from chanas.prescheduler.records.merging import merge_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
 
-from ..cases import HOST
+from ...compiler.workbench import HOST
 
 TABLES = ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "devices", "warm_starts", "runs")
 batches = st.lists(st.tuples(st.sampled_from("vw"), st.integers(0, 3)), max_size=4)

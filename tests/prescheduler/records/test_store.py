@@ -17,18 +17,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chanas.compiler.backends import BACKENDS, backend_of
 from chanas.core import target as core_target
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
-from chanas.prescheduler.kernels.backends import BACKENDS, backend_of
-from chanas.prescheduler.measuring.outcomes import Reading
+from chanas.measuring.outcomes import Reading
 from chanas.prescheduler.records import schema
 from chanas.prescheduler.records import store as module
 from chanas.prescheduler.records.schema import SCHEMA
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, BlockRecord, RecordStore, TuningRecord, Work
 
-from ..cases import HOST, device
-from ..cuda_cases import GPU
+from ...compiler.cuda_cases import GPU
+from ...compiler.workbench import HOST, device
 
 Opener = Callable[..., RecordStore]
 ROOT = Path(__file__).resolve().parents[3]

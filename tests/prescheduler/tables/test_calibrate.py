@@ -21,8 +21,8 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.measuring.outcomes import Outcome
-from chanas.prescheduler.measuring.requests import BuildNetwork
+from chanas.measuring.outcomes import Outcome
+from chanas.measuring.requests import BuildNetwork
 from chanas.prescheduler.tables import calibrate as module
 from chanas.prescheduler.tables.calibrate import (
     best_fit,
@@ -36,7 +36,7 @@ from chanas.prescheduler.tables.calibrate import (
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.tuner import TuneConfig
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, random_lut
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, random_lut
 
 SPACE = dataclasses.replace(NANO, kernel_sizes=(3, 5), expand_ratios=(2, 3), depths=(1, 2))
 

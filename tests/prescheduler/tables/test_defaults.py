@@ -14,12 +14,12 @@ from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ChanasError, MeasureError
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.outcomes import Outcome
 from chanas.prescheduler.tables import defaults
 from chanas.prescheduler.tables.defaults import KINDS, Kind, default_table
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool
 
 BLOCKS = NANO.all_blocks(NUM_CLASSES)
 

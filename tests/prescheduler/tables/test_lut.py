@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from fast_cases import fast
 
+from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import tvm_version
 from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
+from chanas.measuring.local import pool as local
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.requests import BuildBlock
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
-from chanas.prescheduler.measuring.local import pool as local
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import BuildBlock
 from chanas.prescheduler.records import store as records
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
@@ -31,7 +31,7 @@ from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, sur
 from chanas.prescheduler.tuning import jobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 
-from ..cases import (
+from ...compiler.workbench import (
     HOST,
     NANO,
     NUM_CLASSES,

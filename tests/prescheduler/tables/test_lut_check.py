@@ -12,12 +12,12 @@ import pytest
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ConfigError, LUTError
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildNetwork
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.requests import BuildBlock, BuildNetwork
 from chanas.prescheduler.tables.lut import surroundings
 from chanas.prescheduler.tables.lut_check import Remeasured, Sample, TableCheck, Tolerances, check_table
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, random_lut
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, random_lut
 
 BLOCKS = NANO.all_blocks(NUM_CLASSES)
 PLAIN_SUM = Calibration(0.0, 1.0, 0.0, 6, 0.01, 0.05, 1.0, 0.01)

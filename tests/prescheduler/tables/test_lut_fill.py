@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from tables import save_space
 
+from chanas.compiler.backends import BACKENDS
 from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.kernels.backends import BACKENDS
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildNetwork
+from chanas.measuring.requests import BuildBlock, BuildNetwork
 from chanas.prescheduler.tables import lut
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tables import FillSummary, open_table
 from chanas.workflows.stages.tuning import Tuning
 
-from ..cases import (
+from ...compiler.workbench import (
     HOST,
     NANO,
     NUM_CLASSES,

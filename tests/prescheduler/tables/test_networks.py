@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import BACKENDS
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import in_batches
 from chanas.errors import CheckpointError, LUTError, MeasureError
-from chanas.prescheduler.kernels.backends import BACKENDS
-from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tables import networks
 from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks
 
-from ..cases import HOST, SyntheticPool, device, network_job, random_lut
-from ..cuda_cases import GPU
+from ...compiler.cuda_cases import GPU
+from ...compiler.workbench import HOST, SyntheticPool, device, network_job, random_lut
 
 CLASSES = 10
 

@@ -22,18 +22,18 @@ from typing import Any
 import pytest
 from tables import save_space
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.latency import LatencyLUT
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import block_workloads
-from chanas.prescheduler.kernels.backends import schedule_space
 
-from ..cases import HOST, NANO, NUM_CLASSES
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCKS = NANO.all_blocks(NUM_CLASSES, NANO.sub_spaces[:1])
 # Blocks of microseconds, timed for a moment on a machine that does other things besides.
 NOISE_FACTOR = 10.0
-REAL, INVENTED = ("-m", "chanas"), (str(Path(__file__).parents[1] / "planted_quick.py"),)
+REAL, INVENTED = ("-m", "chanas"), (str(Path(__file__).parents[2] / "measuring" / "planted_quick.py"),)
 TABLES = ("records", "remeasured", "blocks", "rounds", "canary")
 
 Row = tuple[Any, ...]

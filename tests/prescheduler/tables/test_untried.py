@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
+from chanas.measuring.local.pool import WorkerPool
 from chanas.operators.steps import device_workloads
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tables import networks
 from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tables.networks import compile_networks
 
-from ..cases import CHOICES, HOST, NUM_CLASSES, network_job, random_lut
+from ...compiler.workbench import CHOICES, HOST, NUM_CLASSES, network_job, random_lut
 
 BLOCKS = CHOICES.all_blocks(NUM_CLASSES)
 

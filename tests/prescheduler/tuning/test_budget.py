@@ -13,8 +13,8 @@ from chanas.operators.steps import block_workloads, device_workloads, tuned_work
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tuning.budget import claims, expected_improvement, hand_out, latency_shares, occurrences
 
-from ..cases import HOST, NANO, NUM_CLASSES
-from ..cuda_cases import GPU
+from ...compiler.cuda_cases import GPU
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES
 
 TASK = Task(NANO, NUM_CLASSES)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cpu.space import max_accumulators
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.operators.steps import block_workloads
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.kernels.cpu.space import max_accumulators
 from chanas.prescheduler.tuning.default_points import default_points
 
-from ..cases import DEVICES
+from ...compiler.workbench import DEVICES
 
 
 @pytest.mark.parametrize("target", DEVICES.values(), ids=DEVICES)

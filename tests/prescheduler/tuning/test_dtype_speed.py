@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.local.pool import WorkerPool
+from chanas.measuring.local.pool import WorkerPool
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.dtype_speed import WORKLOAD, DtypeSpeed, dtype_speed, tell_if_slower
 
-from ..cases import HOST, SyntheticPool, device
+from ...compiler.workbench import HOST, SyntheticPool, device
 
 HALF = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16", vector_lanes=16, num_vector_registers=32)
 FAST, SLOW = 10e-6, 40e-6

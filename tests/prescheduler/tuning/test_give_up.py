@@ -15,19 +15,19 @@ import pytest
 from tables import save_space
 
 from chanas.commands import process as cli
+from chanas.compiler.backends import schedule_space
 from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.measuring.answers import Answer
+from chanas.measuring.local.pool import Awaited
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local.pool import Awaited
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import TuneConfig
 
-from ..cases import (
+from ...compiler.workbench import (
     HOST,
     NANO,
     NUM_CLASSES,
@@ -264,7 +264,7 @@ def test_a_table_without_a_family_says_why(tmp_path: Path, synthetic_pool: Synth
 def test_a_compiler_that_aborts_ends_the_command_after_the_first_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    worker = Path(__file__).parents[1] / "planted_abort.py"
+    worker = Path(__file__).parents[2] / "measuring" / "planted_abort.py"
     plant_worker(monkeypatch, "llvm", (str(worker),))
     run = RunDirectory(tmp_path / "run")
     options = ["--run", str(run.root), "--space", str(save_space(NANO, tmp_path / "nano.yaml")), "--sub-space", "r8-w1"]

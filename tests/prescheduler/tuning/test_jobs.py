@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from fast_cases import fast
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point
+from chanas.measuring.canary import Canary
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.requests import BuildOperators, Measure, MeasureInTurns, Request
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.local.pool import WorkerPool
-from chanas.prescheduler.measuring.requests import BuildOperators, Measure, MeasureInTurns, Request
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import jobs as module
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.workloads.space import Point
 
-from ..cases import BuildAgain, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
+from ...compiler.workbench import BuildAgain, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
 
 HERE = device()
 WORKLOADS = [

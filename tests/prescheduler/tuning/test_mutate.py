@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tuning.cost_model.base import FloatArray
 from chanas.prescheduler.tuning.mutate import breed, cross_points, mutate_point, start_probabilities
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
-from ..cases import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
+from ...compiler.workbench import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
 
 SPACE = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu", scaled=True), device(num_threads=2))
 some = settings(max_examples=40)

@@ -15,15 +15,15 @@ import pytest
 from tables import save_space
 
 from chanas.commands import process as cli
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.measuring import devices
+from chanas.measuring.answers import Answer
+from chanas.measuring.local.pool import WorkerPool
 from chanas.operators.steps import tuned_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring import devices
-from chanas.prescheduler.measuring.answers import Answer
-from chanas.prescheduler.measuring.local.pool import WorkerPool
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import preflight
 from chanas.prescheduler.tuning.preflight import (
@@ -36,8 +36,8 @@ from chanas.prescheduler.tuning.preflight import (
 )
 from chanas.prescheduler.tuning.tuner import TuneConfig
 
-from ..cases import HOST, NANO, NUM_CLASSES, SyntheticPool, answered, failed
-from ..cuda_cases import GPU
+from ...compiler.cuda_cases import GPU
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, answered, failed
 
 POINTWISE, DEPTHWISE = Workload("pointwise", 4, 16, 32), Workload("depthwise", 4, 16, 16, 3)
 NO_BF16 = dataclasses.replace(

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chanas.compiler.backends import backend_of, schedule_space
 from chanas.errors import ConfigError
+from chanas.measuring.answers import Answer
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import backend_of, schedule_space
-from chanas.prescheduler.measuring.answers import Answer
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.take_over import (
@@ -30,7 +30,7 @@ from chanas.prescheduler.tuning.take_over import (
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import Source, WarmStart
 
-from ..cases import SyntheticPool, answered, device, failed
+from ...compiler.workbench import SyntheticPool, answered, device, failed
 
 HERE = device()
 HEAVY = Workload("pointwise", 14, 96, 96)

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.solving import answer
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
-from ..cases import OPERATORS, device, landscape_seconds, random_workload
+from ...compiler.workbench import OPERATORS, device, landscape_seconds, random_workload
 
 HERE = device()
 LARGE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from chanas.compiler.backends import BACKENDS, schedule_space
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.latency import LatencyLUT, LUTHeader
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import BACKENDS, schedule_space
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning import jobs as jobs_module
 from chanas.prescheduler.tuning.cost_model.base import Prior
@@ -28,9 +29,8 @@ from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
 from chanas.prescheduler.tuning.warm_start import agree, map_records, open_warm_start, translate
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
-from ..cases import (
+from ...compiler.workbench import (
     DEVICES,
     NANO,
     NEON,

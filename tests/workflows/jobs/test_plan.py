@@ -11,11 +11,11 @@ import pytest
 
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
-from chanas.prescheduler.measuring.remote.pool import HeldDevices
+from chanas.measuring.remote.pool import HeldDevices
 from chanas.workflows.jobs.plan import parse_jobs, read_jobs
 from chanas.workflows.jobs.run import Machines, describe_job
 
-from ...prescheduler.cuda_cases import GPU
+from ...compiler.cuda_cases import GPU
 
 TABLE = {"name": "a", "run": "runs/a"}
 PI = {"rpc": "here:9190", "key": "pi"}

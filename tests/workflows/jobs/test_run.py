@@ -20,10 +20,10 @@ from chanas.workflows.jobs.control import JobState, Order, Request, ask
 from chanas.workflows.jobs.plan import parse_jobs
 from chanas.workflows.jobs.run import JobResult, JobsResult, run_jobs
 
-from ...prescheduler.cases import plant_worker
+from ...compiler.workbench import plant_worker
 from ...scheduling import overlaps
 
-PLANTED = Path(__file__).resolve().parents[2] / "prescheduler"
+PLANTED = Path(__file__).resolve().parents[2] / "measuring"
 TUNING = (str(PLANTED / "planted_tuning.py"),)
 
 

@@ -15,7 +15,7 @@ from chanas.workflows.jobs.plan import parse_jobs
 from chanas.workflows.jobs.run import JobsResult, run_jobs
 from chanas.workflows.models.chain import Model
 
-from ...prescheduler.cases import NANO, NUM_CLASSES
+from ...compiler.workbench import NANO, NUM_CLASSES
 from ...scheduling import overlaps
 
 NUM_TRIALS = 3

@@ -21,14 +21,14 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, MeasureError, ModelError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.models.proof import proving
-from chanas.prescheduler.models.reading import reader
+from chanas.models.proof import proving
+from chanas.models.reading import reader
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning import jobs
 from chanas.workflows.models.chain import BuiltModel, LoadedModel, Model, TunedModel
 from chanas.workflows.models.effort import Effort
 
-from ...prescheduler.cases import interrupted_bar
+from ...compiler.workbench import interrupted_bar
 
 OPENING = ["open", "read", "simplify"]
 TUNING = [*OPENING, "lower", "answer", "first build", "tune"]

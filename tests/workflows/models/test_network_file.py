@@ -14,9 +14,9 @@ import torch
 from chanas.core.arch import SearchSpace
 from chanas.errors import CheckpointError, ConfigError, MeasureError, ModelError
 from chanas.files.run import RunDirectory
+from chanas.measuring.local.compiler import Compiler
+from chanas.models.sources.opening import open_model
 from chanas.network.static import StaticNetwork
-from chanas.prescheduler.measuring.local.compiler import Compiler
-from chanas.prescheduler.models.sources.opening import open_model
 from chanas.supernet.elastic.network import Supernet
 from chanas.supernet.published.runs import keep
 from chanas.workflows.models.network_file import FORMATS, INPUT, NOTE, Format, FoundNetwork, export_file

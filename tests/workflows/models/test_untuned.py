@@ -10,7 +10,7 @@ import pytest
 
 from chanas.devices.host import load_target
 from chanas.errors import ModelError
-from chanas.prescheduler.models.sources.opening import open_model
+from chanas.models.sources.opening import open_model
 from chanas.workflows.models.untuned import untuned_network
 
 ABORTS = """

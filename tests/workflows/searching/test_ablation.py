@@ -19,7 +19,7 @@ from chanas.core.usage import Usage
 from chanas.errors import ConfigError, InfeasibleError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json, write_json
-from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.measuring.outcomes import Outcome
 from chanas.prescheduler.tables import defaults
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.search.config import SearchConfig
@@ -29,7 +29,7 @@ from chanas.workflows.searching import ablation
 from chanas.workflows.searching.ablation import Comparison, ablate, repeated
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, Prover, TableSource, open_source
 
-from ...prescheduler.cases import CHOICES, HOST, NUM_CLASSES, random_lut
+from ...compiler.workbench import CHOICES, HOST, NUM_CLASSES, random_lut
 from ...tables import save_accuracies, save_space
 
 FAST = SearchConfig(

@@ -22,10 +22,10 @@ from chanas.devices.host import load_target
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest, write_json
+from chanas.measuring.candidates import CandidatePipeline
 from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork, random_static_network
 from chanas.operators.steps import device_workloads
-from chanas.prescheduler.measuring.candidates import CandidatePipeline
 from chanas.search.cosearch import SearchOutcome
 from chanas.search.proof import Finalist, Proposal
 from chanas.search.target import SearchTarget
@@ -35,7 +35,7 @@ from chanas.workflows.searching.hand_over import hand_over
 from chanas.workflows.searching.schedules import bundle_rows, schedule_lines
 from chanas.workflows.searching.sources import Prover, SupernetSource
 
-from ...prescheduler.cases import HOST, random_lut
+from ...compiler.workbench import HOST, random_lut
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel")
 SEED = 3

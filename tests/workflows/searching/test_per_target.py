@@ -24,8 +24,8 @@ from chanas.devices.host import load_target
 from chanas.errors import ConfigError, InfeasibleError, LUTError, MeasureError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json, write_json
-from chanas.prescheduler.measuring import devices
-from chanas.prescheduler.measuring.outcomes import Outcome
+from chanas.measuring import devices
+from chanas.measuring.outcomes import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.target import SearchTarget
@@ -37,7 +37,7 @@ from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, Pro
 from chanas.workflows.searching.targets import read_targets
 from chanas.workflows.stages.reporting import report
 
-from ...prescheduler.cases import random_lut
+from ...compiler.workbench import random_lut
 from ...tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a target of two threads needs two cores")

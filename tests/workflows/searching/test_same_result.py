@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from chanas.compiler.cpu.blocks import schedule_block
+from chanas.compiler.cpu.lowering import pipeline
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import encode
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.codegen.cpu.lowering import pipeline
-from chanas.prescheduler.kernels.cpu.blocks import schedule_block
 from chanas.search.accuracy.table import load_accuracy_table
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import SearchOutcome, new_job, search

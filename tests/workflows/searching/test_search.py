@@ -27,7 +27,7 @@ from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
 from chanas.workflows.stages.reporting import report
 
-from ...prescheduler.cases import HOST, random_lut
+from ...compiler.workbench import HOST, random_lut
 from ...tables import CLASSES, QUICK_SEARCH, save_accuracies, save_space
 
 

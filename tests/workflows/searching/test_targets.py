@@ -20,7 +20,7 @@ from chanas.devices import host
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, LUTError, StageOrderError, TargetError, UnitError
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.measuring import devices
+from chanas.measuring import devices
 from chanas.workflows.searching.targets import RemoteTargets, hold_targets, named_target, parse_latencies, table_path
 
 from ...tables import CLASSES, random_table

@@ -14,9 +14,9 @@ from chanas.core.usage import Usage
 from chanas.devices import host
 from chanas.devices.target_files import arch_target, describe_target
 from chanas.files.run import RunDirectory
+from chanas.measuring.checks import compile_points as cuda_compile
+from chanas.measuring.checks.compile_points import CompileSummary, KindSummary
 from chanas.operators.steps import tuned_workloads
-from chanas.prescheduler.checks import compile_points as cuda_compile
-from chanas.prescheduler.checks.compile_points import CompileSummary, KindSummary
 from chanas.workflows.stages.compile_only import DEFAULT_POINTS, Points, compile_only, compile_target
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, DataError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.workflows.stages.offline import Lesson, describe_records, export_records, teach
 
-from ...prescheduler.cases import device
+from ...compiler.workbench import device
 
 ONE = device()
 TWO = dataclasses.replace(device(num_threads=2), name="cpu-2t")

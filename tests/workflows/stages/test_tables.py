@@ -19,7 +19,7 @@ from chanas.devices.host import load_target
 from chanas.errors import CheckpointError, ConfigError, LUTError, MeasureError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
-from chanas.prescheduler.measuring import devices
+from chanas.measuring import devices
 from chanas.prescheduler.tables import calibrate, lut_check
 from chanas.prescheduler.tables import lut as prescheduler_lut
 from chanas.prescheduler.tuning import warm_start

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
+from chanas.measuring.canary import Canary
+from chanas.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.operators.steps import tuned_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.canary import Canary
-from chanas.prescheduler.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
 from chanas.prescheduler.tables.lut import BlockTask, Schedules, StoredRounds, surroundings, time_blocks
@@ -26,7 +27,6 @@ from chanas.prescheduler.tuning.budget import occurrences
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.workloads.space import Point
 
 # Trials that each operator has before the others go to those that promise most.
 _FIRST_TRIALS = 3

@@ -1,7 +1,7 @@
 """Schedules for a new device from a table of another one, on which they were found.
 
 Where both have the same vectors and registers and compute in the same dtype, a schedule is taken as it is. Elsewhere it
-is mapped: the legal schedule of the new space that is most like it (`workloads/mapping.py`), its tile counted in
+is mapped: the legal schedule of the new space that is most like it (`tuning/mapping.py`), its tile counted in
 vectors of channels, as both spaces count them, or in values, so that with vectors half as wide there are twice as many.
 """
 
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from chanas.compiler.backends import backend_of, schedule_space
+from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.errors import LUTError
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.lut import Schedules
 from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.tuning.mapping import mapped_points
 from chanas.prescheduler.tuning.take_over import take_over
 from chanas.prescheduler.tuning.warm_start import Source, agree, matching_points
-from chanas.prescheduler.workloads.mapping import mapped_points
-from chanas.prescheduler.workloads.space import Point
 
 
 def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:

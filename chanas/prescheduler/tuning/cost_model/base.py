@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.trust import SourceTrust
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 FloatArray = npt.NDArray[np.float64]
 

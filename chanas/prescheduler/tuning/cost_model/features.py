@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.backends import backend_of
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
-from chanas.prescheduler.kernels.backends import backend_of
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 
 def features(space: ScheduleSpace[Any], points: Sequence[Point], target: HardwareTarget) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
@@ -25,7 +26,6 @@ from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.features import features
 from chanas.prescheduler.tuning.cost_model.regression import IntArray, Parameters
 from chanas.prescheduler.tuning.cost_model.solving import Prediction, Problem, Solve, Solver
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 # Exact inference is cubic in the number of records. More than these of other workloads gain nothing.
 _MAX_RECORDS, _MAX_OTHERS = 320, 128

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError
 from chanas.prescheduler.records.store import TuningRecord
@@ -24,7 +25,6 @@ from chanas.prescheduler.tuning.offline.models import OfflineModel
 from chanas.prescheduler.tuning.offline.primitives import Rows, primitive_rows
 from chanas.prescheduler.tuning.offline.segments import segment_rows
 from chanas.prescheduler.tuning.tuner import rank_correlation
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 MIN_JUDGED = 4
 """Records of a workload from which on the model's order of them is judged."""

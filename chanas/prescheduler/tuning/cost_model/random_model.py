@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 
 class RandomModel:

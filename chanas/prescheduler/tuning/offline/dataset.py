@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, DataError, one_line
 from chanas.files.writing import replacing
 from chanas.prescheduler.tuning.offline import primitives, segments
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
-from chanas.prescheduler.workloads.space import Point
 
 SCHEMA = 1
 _ARCHIVE = b"PK\x03\x04"

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from chanas.compiler.backends import backend_of, schedule_space
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.progress import progress_bar
 from chanas.errors import DataError, ScheduleError
 from chanas.files.run import RunDirectory
+from chanas.operators.keys import workload_of_key
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import backend_of, schedule_space
 from chanas.prescheduler.tuning.offline.dataset import Dataset, Device, Task, labels
 from chanas.prescheduler.tuning.offline.primitives import Rows, offsets_of, primitive_rows
 from chanas.prescheduler.tuning.offline.segments import Job, extract_all
 from chanas.prescheduler.tuning.warm_start import Source, known_sources, load_source, open_records
-from chanas.prescheduler.workloads.keys import workload_of_key
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
 
 @dataclass

@@ -29,9 +29,9 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.space import Named, Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.workloads.space import Named, Point, ScheduleSpace
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]

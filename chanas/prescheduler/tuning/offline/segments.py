@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from chanas import interrupts
+from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.devices.lean_tvm import hide_torch
 from chanas.errors import ScheduleError
+from chanas.operators.keys import workload_of_key
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Rows
-from chanas.prescheduler.workloads.keys import workload_of_key
-from chanas.prescheduler.workloads.space import Point
 
 WIDTH = 172
 """Numbers of a store."""
@@ -69,7 +69,7 @@ def _extract(workload: Workload, target: HardwareTarget, points: Sequence[Point]
     from tvm.s_tir.meta_schedule import MeasureCandidate
     from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
 
-    from chanas.prescheduler.kernels.cpu.families import schedule_operator
+    from chanas.compiler.cpu.families import schedule_operator
 
     if target.gpu is not None:
         raise ScheduleError(f"features of stores are there for processors alone, got target '{target.name}'")

@@ -15,7 +15,7 @@ from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tables.transfer.shares import costs
 
-from ...cases import HOST
+from ....compiler.workbench import HOST
 
 SPACE = SearchSpace.load("mbv3-32")
 BLOCKS = SPACE.all_blocks(10)

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
 from chanas.files.run import RunDirectory
+from chanas.measuring.requests import BuildBlock, BuildOperator, BuildRequest
 from chanas.operators.steps import device_workloads
-from chanas.prescheduler.kernels.backends import schedule_space
-from chanas.prescheduler.measuring.requests import BuildBlock, BuildOperator, BuildRequest
 from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, Effort, adapt, order_by_doubt
 
-from ...cases import HOST, SyntheticPool, block_of, device, hashed_seconds, random_lut
-from ...cuda_cases import GPU
+from ....compiler.cuda_cases import GPU
+from ....compiler.workbench import HOST, SyntheticPool, block_of, device, hashed_seconds, random_lut
 from .devices import KNOWN, NEW, SPACE
 
 TASK = Task(SPACE, 10)

@@ -18,7 +18,16 @@ from chanas.workflows.stages import adaptation, tables
 from chanas.workflows.stages.adaptation import Adaptation
 from chanas.workflows.stages.tuning import Tuning
 
-from ...cases import HOST, NANO, NUM_CLASSES, SyntheticPool, block_of, device, random_lut, synthetic_seconds
+from ....compiler.workbench import (
+    HOST,
+    NANO,
+    NUM_CLASSES,
+    SyntheticPool,
+    block_of,
+    device,
+    random_lut,
+    synthetic_seconds,
+)
 
 SPACE = dataclasses.replace(NANO, expand_ratios=(2, 3))
 BLOCKS = SPACE.all_blocks(NUM_CLASSES)

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import (
     best_schedules,
@@ -16,7 +16,7 @@ from chanas.prescheduler.tables.transfer.schedules import (
     known_schedules,
 )
 
-from ...cases import NEON, device, random_lut
+from ....compiler.workbench import NEON, device, random_lut
 from .devices import BLOCKS, SPACE
 
 WIDE, NARROW = device(lanes=16), device(lanes=8)

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import CostModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.offline.models import Kind, OfflineModel, save_model
 from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network
 from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS
-from chanas.prescheduler.workloads.space import Point, ScheduleSpace
 
-from ...cases import device, hashed_seconds
+from ....compiler.workbench import device, hashed_seconds
 
 NAMES = ("gp", "random", "attention", "mlp")
 HERE = device()

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tuning.cost_model.features import features
 
-from ...cases import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
+from ....compiler.workbench import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
 
 POOL = schedule_space(Workload("pool", 4, 8, 8), HOST)
 HERE = dataclasses.replace(HOST, vector_lanes=16, num_vector_registers=32)

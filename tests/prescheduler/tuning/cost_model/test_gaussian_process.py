@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import ScheduleSpace
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model import gaussian_process
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
-from chanas.prescheduler.workloads.space import ScheduleSpace
 
-from ...cases import device, landscape_seconds
+from ....compiler.workbench import device, landscape_seconds
 
 HERE = device()
 SPACE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
@@ -18,7 +18,7 @@ from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Rows, flatten
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
 
-from ...cases import device, landscape_seconds
+from ....compiler.workbench import device, landscape_seconds
 
 HERE = device()
 SPACE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.export import collect, files_of_records, make_dataset
 
-from ...cases import device, landscape_seconds
+from ....compiler.workbench import device, landscape_seconds
 
 ONE = device()
 TWO = dataclasses.replace(device(num_threads=2), name="cpu-2t")

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.errors import CheckpointError, ConfigError, DataError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.offline.dataset import Dataset, load, save
 from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 from chanas.prescheduler.tuning.offline.segments import WIDTH, segment_rows
 
-from ...cuda_cases import GPU
+from ....compiler.cuda_cases import GPU
 from .records import ONE, TWO, WORKLOADS, dataset, store_run
 
 

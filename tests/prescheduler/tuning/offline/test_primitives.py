@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
-from chanas.prescheduler.kernels.backends import schedule_space
 from chanas.prescheduler.tuning.offline.primitives import (
     SLOTS,
     WIDTH,
@@ -19,7 +19,7 @@ from chanas.prescheduler.tuning.offline.primitives import (
     spell,
 )
 
-from ...cases import DEVICES, workloads
+from ....compiler.workbench import DEVICES, workloads
 from .records import ONE, TWO
 
 CONV = Workload("blockconv", 28, 64, 64, 3, epilogue="relu")

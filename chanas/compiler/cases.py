@@ -1,0 +1,254 @@
+"""Expected results of an operator or a block, by PyTorch: inputs and outputs that every candidate is checked against
+before its time counts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.core.arch import BlockConfig
+from chanas.network.bfloat16 import Bits, rounded
+from chanas.network.folding import fold_operators
+from chanas.operators.epilogues import Epilogue, leaky_slope
+from chanas.operators.steps import block_workloads
+from chanas.operators.workload import Workload, scales_weights
+
+Array = npt.NDArray[np.float32]
+Stored = Array | Bits
+
+FLOAT32_TOLERANCE = 1e-4
+"""Sums of up to ~1000 terms in another order than PyTorch's."""
+BFLOAT16_OPERATOR_TOLERANCE = 5e-3
+"""Inputs and weights are rounded in the reference too; a sum that lies a little to the other side of the middle of two
+bfloat16 numbers comes out one step away, which is at most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half."""
+FLOAT16_OPERATOR_TOLERANCE = 2e-3
+"""Same as for bfloat16, with three bits more; also for TF32, which rounds factors by up to 2⁻¹¹."""
+BFLOAT16_BLOCK_TOLERANCE = 2e-2
+"""Against PyTorch in float32: every weight and each operator's output is rounded by up to 2⁻⁹, three to six times;
+5e-3 is usual."""
+BFLOAT16_NETWORK_TOLERANCE = 5e-2
+"""Against PyTorch in float32, over some twenty blocks in a row; under 1e-2 is usual."""
+
+
+_OPERATOR_TOLERANCES = {
+    "float32": FLOAT32_TOLERANCE,
+    "bfloat16": BFLOAT16_OPERATOR_TOLERANCE,
+    "float16": FLOAT16_OPERATOR_TOLERANCE,
+    "tf32": FLOAT16_OPERATOR_TOLERANCE,
+}
+
+
+@dataclass(frozen=True)
+class ReferenceCase:
+    """One call of a compiled function: arguments in call order without the output, and the output that it must give.
+
+    `weights` tells which arguments are weights: those are cold in a network and are rotated among copies when timed.
+    A result is right when it is within `tolerance` of the largest expected magnitude. What is stored as bfloat16 is
+    uint16 bits, `expected` too where the function's output is.
+    """
+
+    arguments: tuple[Stored, ...]
+    weights: tuple[int, ...]
+    expected: Stored
+    tolerance: float = FLOAT32_TOLERANCE
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(self.arguments[i].nbytes for i in self.weights)
+
+    def save(self, path: Path) -> None:
+        """An uncompressed .npz that `chanas.measuring.local.worker` reads."""
+        named: dict[str, npt.NDArray[Any]] = {f"argument{i}": a for i, a in enumerate(self.arguments)}
+        named |= {"expected": self.expected, "tolerance": np.array(self.tolerance)}
+        np.savez(path, weights=np.array(self.weights, dtype=np.int64), **named)  # type: ignore[arg-type]
+
+
+def case_seed(key: str) -> int:
+    """A seed that is the same for a workload or block in every process."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
+
+
+@dataclass(frozen=True)
+class OperatorTensors:
+    """Random tensors of an operator, float32 as PyTorch has them, and what it makes of them: x [B, C, S, S], weight
+    [N, C / groups, k, k] and bias [N] (None of pooling), gate and shift [B, C] and residual [B, N, S', S'] (None
+    where there are none), out [B, N, S', S'].
+
+    What is stored as float16 or bfloat16 has such values; `out` is not rounded.
+    """
+
+    x: Array
+    weight: Array | None
+    bias: Array | None
+    gate: Array | None
+    shift: Array | None
+    residual: Array | None
+    out: Array
+
+
+def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorTensors:
+    """Random input and weights of an operator alone, and PyTorch's answer; the input has numbers such as NaN if `odd`
+    has some."""
+    import torch
+
+    rng = np.random.default_rng(case_seed(workload.key))
+    inp, out, (rows, columns) = workload.in_channels, workload.out_channels, workload.axes
+    in_bits, in_halves = (workload.input_storage == storage for storage in ("uint16", "float16"))
+
+    def stored_value(values: Array) -> Array:
+        return rounded(values) if in_bits else values.astype(np.float16).astype(np.float32) if in_halves else values
+
+    def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Array:
+        values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
+        return stored_value(values)
+
+    x = drawn((workload.batch, inp, rows.size, columns.size))
+    if odd:
+        x.flat[rng.choice(x.size, len(odd), replace=False)] = odd
+    value = torch.from_numpy(x)
+    weight = bias = gate = shift = residual = None
+    if workload.takes_mean:
+        value = value.mean((2, 3), keepdim=True)
+    if workload.has_weights:
+        shape = (out, workload.channels_per_group, rows.kernel, columns.kernel)
+        weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
+        weight = stored_value(weight) if workload.in_pairs or in_halves else weight
+        bias = rng.standard_normal(out, dtype=np.float32)
+        multiplied = weight
+        if workload.scaled:
+            gate = drawn((workload.batch, inp), uniform=True)
+            if in_bits and scales_weights(workload):  # which one image alone can
+                multiplied = rounded(weight * gate[:, :, None, None])
+            else:
+                value = value * torch.from_numpy(gate)[:, :, None, None]
+                value = torch.from_numpy(stored_value(value.numpy()))
+        if workload.prologue is not None:
+            shift = drawn((workload.batch, inp))
+            value = _activated(value + torch.from_numpy(shift)[:, :, None, None], workload.prologue)
+        value = _convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
+        if workload.residual:
+            residual = drawn(tuple(value.shape))
+        if residual is not None and workload.residual_first:
+            value = _activated(value + torch.from_numpy(residual), workload.epilogue)
+        else:
+            value = _activated(value, workload.epilogue)
+            value = value if residual is None else value + torch.from_numpy(residual)
+    return OperatorTensors(x, weight, bias, gate, shift, residual, value.numpy())
+
+
+def _activated(value: Any, epilogue: Epilogue) -> Any:
+    """PyTorch's function of a tensor for an epilogue."""
+    from torch.nn import functional
+
+    slope = leaky_slope(epilogue)
+    if slope is not None:
+        return functional.leaky_relu(value, slope)
+    functions = {
+        "none": lambda x: x,
+        "relu": functional.relu,
+        "relu6": functional.relu6,
+        "hswish": functional.hardswish,
+        "hsigmoid": functional.hardsigmoid,
+        "sigmoid": functional.sigmoid,
+        "swish": functional.silu,
+        "tanh": functional.tanh,
+        "gelu": functional.gelu,
+    }
+    return functions[epilogue](value)
+
+
+def _convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:
+    """PyTorch's convolution, of one pixel for each channel after a mean."""
+    from torch.nn import functional
+
+    axes, padding = workload.axes, (0, 0)
+    rows, columns = axes
+    if workload.op == "upconv":
+        whole = functional.conv_transpose2d(value, weight.transpose(0, 1), None, (rows.stride, columns.stride))
+        cut = functional.pad(whole, (-columns.before, -columns.after, -rows.before, -rows.after))
+        return cut + bias[:, None, None]
+    if workload.padding is None and rows.reach % 2 and columns.reach % 2:  # what it pads itself is as much on each side
+        padding = (rows.before, columns.before)
+    else:
+        value = functional.pad(value, (columns.before, columns.after, rows.before, rows.after))
+    stride, dilation = (rows.stride, columns.stride), (rows.dilation, columns.dilation)
+    return functional.conv2d(value, weight, bias, stride, padding, dilation, workload.num_groups)
+
+
+def operator_tolerance(workload: Workload) -> float:
+    """Largest relative error of an operator alone that is right."""
+    return _OPERATOR_TOLERANCES[workload.dtype]
+
+
+def plain_block_case(block: BlockConfig) -> ReferenceCase:
+    """The same block as PyTorch lays it out: input float32[1, C, S, S], then weight float32[C_out, C_in / groups, k, k]
+    and bias float32[1, C_out, 1, 1] of each operator, batch normalisation folded."""
+    x, out, tensors = random_block(block)
+    arguments = [x]
+    for _, weight, bias in fold_operators(block, tensors):
+        arguments += [weight.reshape(*weight.shape, *([1] * (4 - weight.ndim))), bias.reshape(1, -1, 1, 1)]
+    return ReferenceCase(tuple(arguments), tuple(range(1, len(arguments))), out)
+
+
+def random_block(
+    block: BlockConfig, round_input: bool = False, batch: int = 1
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Input float32[B, C, S, S], PyTorch's output and the parameters by name of a block with random ones."""
+    import torch
+
+    from chanas.network.static import block_module, randomise_statistics
+
+    seed = case_seed(block.key)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(seed)
+        module = block_module(block).eval()
+        randomise_statistics(module, seed)
+        x = torch.randn(batch, block.in_channels, block.input_size, block.input_size)
+        if round_input:
+            x = torch.from_numpy(rounded(x.numpy()))
+        out = module(x.flatten(1) if block.kind == "classifier" else x)
+        tensors = {name: value.numpy() for name, value in module.state_dict().items()}
+    return x.numpy(), np.ascontiguousarray(out.numpy()), tensors
+
+
+def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]], dtype: str = "float32") -> int:
+    """Mean bytes of weights of whole networks: how much else passes through the caches before a block runs again."""
+    totals = [sum(w.weight_bytes for block in network for w in block_workloads(block, dtype)) for network in networks]
+    return int(np.mean(totals))
+
+
+def random_network(
+    blocks: Sequence[BlockConfig], seed: int, batch: int = 1
+) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
+    """A network with random weights: parameters of each block by name, images float32[B, 3, R, R], and PyTorch's
+    logits [B, classes]."""
+    import torch
+
+    from chanas.network.folding import split_tensors
+    from chanas.network.static import parameters_by_name, random_static_network
+
+    network = random_static_network(blocks, seed)
+    shape = (batch, blocks[0].in_channels, blocks[0].input_size, blocks[0].input_size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    with torch.inference_mode():
+        logits = network(images).numpy()
+    return tuple(split_tensors(parameters_by_name(network), len(blocks))), images.numpy(), logits
+
+
+def relative_error(got: Any, expected: Any) -> float:
+    """Largest error relative to the largest expected magnitude; infinite where NaN or infinity is found and not
+    expected, or the other way round."""
+    import numpy as np
+
+    finite = np.isfinite(expected)
+    if not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
+        return math.inf
+    error = float(np.abs(got[finite] - expected[finite]).max(initial=0.0))
+    return error / max(1.0, float(np.abs(expected[finite]).max(initial=0.0))) if math.isfinite(error) else math.inf

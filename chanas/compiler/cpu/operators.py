@@ -1,0 +1,494 @@
+"""The computation of each family in float32, as TVM tensor expressions; `schedules` decides how it is carried out.
+
+Each function gives the output tensor of an operator from the lanes of a vector, the prefix of its stages' names, its
+input, its parameters (weights and bias) and its extras (gate, shift and residual, those that it has).
+
+Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
+    activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
+    convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l], winograd2: [B_out, t·t·C, l]),
+    biases [B, l], gates and shifts [B, 1, l]
+Activations and gates of bfloat16 operators are uint16 bits (`bf16_operators`).
+Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
+Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
+reads either, and `flatten_output` gives a block's last operator the flat shape.
+Stage names start with a prefix, so that the operators of a block can stand in one function.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from tvm import te, tirx
+
+from chanas.compiler.cpu.bf16_intrinsics import round_bits, widen
+from chanas.compiler.cpu.lanes import repeated, turned
+from chanas.compiler.cpu.shapes import convolution_parameters, input_shape, output_shape
+from chanas.compiler.expressions import epilogue
+from chanas.core.layouts import num_blocks
+from chanas.operators.grouped import abreast
+from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import (
+    Axis,
+    Workload,
+    ends_in_half_a_block,
+    scales_weights,
+    spreads_input,
+    tiled_columns,
+    winograd_axis,
+    winograd_plans,
+)
+
+
+def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
+    """Element of activations at channel block `b`, pixel `m`, lane `v`, whether stored [B, M, l] or [B, H, W, l]."""
+    if len(x.shape) == 3:
+        return x[b, m, v]
+    width = int(x.shape[2])
+    return x[b, m // width, m % width, v]
+
+
+def _store(workload: Workload, value: Any) -> Any:
+    """A float32 as the operator's output holds it."""
+    return round_bits(value) if workload.output_storage == "uint16" else value
+
+
+def finish(workload: Workload, value: Any, residual: Any) -> Any:
+    """Epilogue and residual of a sum with its bias; the residual is None where there is none."""
+    if residual is None:
+        return epilogue(workload.epilogue, value)
+    if workload.residual_first:
+        return epilogue(workload.epilogue, value + residual)
+    return epilogue(workload.epilogue, value) + residual
+
+
+def _window_output(
+    workload: Workload, lanes: int, prefix: str, total: Callable[..., Any], bias: Any, extras: Sequence[Any]
+) -> Any:
+    """[B, H, W, l]: sums with their bias, epilogue and residual."""
+    rows, columns = workload.axes
+
+    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+        residual = pixel(extras[-1], b, h * columns.output + w, v) if workload.residual else None
+        return _store(workload, finish(workload, total(b, h, w, v) + bias[b, v], residual))
+
+    shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
+    return te.compute(shape, value, name=f"{prefix}out")
+
+
+def _input_pixel(workload: Workload, m: Any) -> Any:
+    """The input pixel that a 1×1 convolution's output pixel is computed from."""
+    rows, columns = workload.axes
+    if (rows.stride, columns.stride) == (1, 1):
+        return m
+    return m // columns.output * (rows.stride * columns.size) + m % columns.output * columns.stride
+
+
+def _block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
+    """Sums over input channels, one vector for each pixel and channel block."""
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+    acc = te.compute(
+        output_shape(workload, lanes),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, _input_pixel(workload, m), k % lanes) * weights[b, k, v], axis=k),
+        name=f"{prefix}acc",
+    )
+    return lambda b, m, v: acc[b, m, v]
+
+
+def _half_block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
+    """The same where the last channel block is half empty (`ends_in_half_a_block`).
+
+    Full blocks as ever. The half block takes two input channels at once, the even ones in lanes 0, 2, …, the odd ones
+    in lanes 1, 3, …, and adds neighbours in the end: half as many multiply-adds.
+    """
+    blocks, pixels, _ = output_shape(workload, lanes)
+    pairs, last, half = workload.in_channels // 2, blocks - 1, lanes // 2
+    k = te.reduce_axis((0, workload.in_channels), name="k")
+    acc = te.compute(
+        (last, pixels, lanes),
+        lambda b, m, v: te.sum(pixel(x, k // lanes, _input_pixel(workload, m), k % lanes) * weights[b, k, v], axis=k),
+        name=f"{prefix}acc",
+    )
+    mixed = te.compute((pairs, lanes), lambda p, v: weights[last, 2 * p + v % 2, v // 2], name=f"{prefix}mixed")
+    twice = te.compute(
+        (pairs, pixels, lanes),
+        lambda p, m, v: pixel(x, p // half, _input_pixel(workload, m), p % half * 2 + v % 2),
+        name=f"{prefix}twice",
+    )
+    p = te.reduce_axis((0, pairs), name="p")
+    tail = te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
+
+    def total(b: Any, m: Any, v: Any) -> Any:
+        first = v * 2 % lanes
+        halves = tirx.Select(v < half, tail[m, first] + tail[m, first + 1], tirx.const(0.0, "float32"))
+        return tirx.Select(b == last, halves, acc[tirx.min(b, last - 1), m, v])
+
+    return total
+
+
+def pointwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    rest = list(extras)
+    if workload.scaled:
+        gate, x_in, unscaled = rest.pop(0), x, weights
+        if scales_weights(workload):
+            shape_in: tuple[int, ...] = convolution_parameters(workload, lanes)[0]
+            weights = te.compute(
+                shape_in, lambda b, k, v: unscaled[b, k, v] * gate[k // lanes, 0, k % lanes], name=f"{prefix}scale"
+            )
+        else:
+            shape_in = input_shape(workload, lanes)
+            prologue = workload.prologue
+            shift: Any = rest.pop(0) if prologue else None
+
+            def scaled(b: Any, m: Any, v: Any) -> Any:
+                value = pixel(x_in, b, m, v) * gate[b, 0, v]
+                return value if prologue is None else epilogue(prologue, value + shift[b, 0, v])
+
+            x = te.compute(shape_in, scaled, name=f"{prefix}scale")
+    sums = _half_block_sums if ends_in_half_a_block(workload, lanes) else _block_sums
+    total = sums(workload, lanes, prefix, x, weights)
+
+    def value(b: Any, m: Any, v: Any) -> Any:
+        residual = pixel(rest[-1], b, m, v) if workload.residual else None
+        return finish(workload, total(b, m, v) + bias[b, v], residual)
+
+    return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
+
+
+def depthwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    rows, columns = workload.axes
+    padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
+    acc = te.compute(
+        (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes),
+        lambda b, h, w, v: te.sum(
+            padding(b, 0, _tap(rows, h, rh), _tap(columns, w, rw), v) * weights[b, rh * columns.kernel + rw, v],
+            axis=[rh, rw],
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias, extras)
+
+
+def _tap(axis: Axis, output: Any, tap: Any) -> Any:
+    """The row (or column) of the padded input under a tap of the kernel at a row of the output."""
+    return output * axis.stride + tap * axis.dilation
+
+
+def _is_inside(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
+    """True for a row and a column of the padded input that belong to the map."""
+    rows, columns = axes
+    return tirx.all(
+        h >= rows.before, h < rows.size + rows.before, w >= columns.before, w < columns.size + columns.before
+    )
+
+
+def _unpadded(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
+    """The pixel at a row and a column of the padded input."""
+    rows, columns = axes
+    return (h - rows.before) * columns.size + (w - columns.before)
+
+
+def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    weights, bias = parameters
+    axes, channels = workload.axes, workload.in_channels
+    rows, columns = axes
+    padding = te.compute(
+        (channels, rows.read_by(rows.output), columns.read_by(columns.output)),
+        lambda c, h, w: tirx.if_then_else(
+            _is_inside(axes, h, w), x[c, _unpadded(axes, h, w)], tirx.const(0.0, "float32")
+        ),
+        name=f"{prefix}pad",
+    )
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
+    acc = te.compute(
+        (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes),
+        lambda b, h, w, v: te.sum(
+            padding[rc, _tap(rows, h, rh), _tap(columns, w, rw)]
+            * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v],
+            axis=[rc, rh, rw],
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias, extras)
+
+
+def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
+    """[B, height, width, l]: the input with zeros around it."""
+    return _pad_axes(workload, lanes, prefix, x, workload.axes, (height, width))
+
+
+def _pad_axes(
+    workload: Workload, lanes: int, prefix: str, x: Any, axes: tuple[Axis, Axis], size: tuple[int, int]
+) -> Any:
+    height, width = size
+    return te.compute(
+        (num_blocks(workload.in_channels, lanes), height, width, lanes),
+        lambda b, h, w, v: tirx.if_then_else(
+            _is_inside(axes, h, w), x[b, _unpadded(axes, h, w), v], tirx.const(0.0, "float32")
+        ),
+        name=f"{prefix}pad",
+    )
+
+
+def _pad_outputs(
+    workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int
+) -> Callable[[Any, Any, Any, Any, Any], Any]:
+    """The padded input as (b, c, h, w, v): what lane v of block b of the output takes of channel c of its group.
+
+    Where lanes of a vector read neighbouring channels (`spreads_input`), inputs are stored as often as they are read,
+    so that sums load vectors: [B_out, height, width, l].
+    """
+    inputs, outputs = workload.channels_per_group, workload.outputs_per_group
+    if spreads_input(workload):
+        axes = workload.axes
+
+        def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+            channel = tirx.min((b * lanes + v) // outputs, workload.in_channels - 1)  # beyond: only fill a vector
+            taken = x[channel // lanes, _unpadded(axes, h, w), channel % lanes]
+            return tirx.if_then_else(_is_inside(axes, h, w), taken, tirx.const(0.0, "float32"))
+
+        shape = (num_blocks(workload.out_channels, lanes), height, width, lanes)
+        spread = te.compute(shape, value, name=f"{prefix}pad")
+        return lambda b, c, h, w, v: spread[b, h, w, v]
+    padding = _pad(workload, lanes, prefix, x, height, width)
+    if workload.is_channelwise:
+        return lambda b, c, h, w, v: padding[b, h, w, v]
+    if workload.groups == 1:
+        return lambda b, c, h, w, v: padding[c // lanes, h, w, c % lanes]
+
+    def of_group(b: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+        channel = b // (outputs // lanes) * inputs + c
+        return padding[channel // lanes, h, w, channel % lanes]
+
+    return of_group
+
+
+def blockconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    weights, bias = parameters
+    rows, columns = workload.axes
+    tiled = tiled_columns(workload)
+    padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(tiled))
+    rc = te.reduce_axis((0, workload.channels_per_group), name="rc")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
+    acc = te.compute(
+        (num_blocks(workload.out_channels, lanes), rows.output, tiled, lanes),
+        lambda b, h, w, v: te.sum(
+            padding(b, rc, _tap(rows, h, rh), _tap(columns, w, rw), v)
+            * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v],
+            axis=[rc, rh, rw],
+        ),
+        name=f"{prefix}acc",
+    )
+    return _window_output(workload, lanes, prefix, acc, bias, extras)
+
+
+def groupconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Groups abreast (`chanas.operators.grouped`): their inputs are put side by side where they are padded, sums have
+    their outputs side by side, and outputs are stored in the order of channels."""
+    weights, bias = parameters
+    axes, shared = workload.axes, abreast(workload, lanes)
+    rows, columns = axes
+    inputs, tiled = workload.channels_per_group, tiled_columns(workload)
+    in_blocks, (read, ragged) = num_blocks(workload.in_channels, lanes), divmod(inputs * shared.groups, lanes)
+
+    def side_by_side(s: Any, h: Any, w: Any, e: Any) -> Any:
+        m, zero = _unpadded(axes, h, w), tirx.const(0.0, "float32")
+        if ragged:  # sets of groups don't begin with a vector of inputs
+            group = tirx.min(s * shared.groups + e % shared.groups, workload.num_groups - 1)
+            channel = group * inputs + e // shared.groups
+            return tirx.if_then_else(_is_inside(axes, h, w), x[channel // lanes, m, channel % lanes], zero)
+        vectors = [x[tirx.min(s * read + i, in_blocks - 1), m, e % lanes] for i in range(read)]  # beyond: only fill
+        return tirx.if_then_else(_is_inside(axes, h, w), turned(shared.groups, e // lanes, vectors), zero)
+
+    size = (rows.read_by(rows.output), columns.read_by(tiled))
+    padding = te.compute((shared.sets, *size, inputs * shared.groups), side_by_side, name=f"{prefix}pad")
+    rc = te.reduce_axis((0, inputs), name="rc")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
+
+    def term(b: Any, h: Any, w: Any, v: Any) -> Any:
+        place = b // shared.vectors, _tap(rows, h, rh), _tap(columns, w, rw)
+        value = repeated(v, [padding[*place, rc * shared.groups + g] for g in range(shared.groups)])
+        return te.sum(value * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v], axis=[rc, rh, rw])
+
+    acc = te.compute((shared.sets * shared.vectors, rows.output, tiled, lanes), term, name=f"{prefix}acc")
+    sums = te.compute(acc.shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        first, position = b // shared.vectors * shared.vectors, b % shared.vectors
+        found = turned(workload.outputs_per_group, position, [sums[first + i, h, w, v] for i in range(shared.vectors)])
+        if workload.out_channels % lanes == 0:
+            return found
+        return tirx.Select(b * lanes + v < workload.out_channels, found, tirx.const(0.0, "float32"))
+
+    return _window_output(workload, lanes, prefix, total, bias, extras)
+
+
+def upconv(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Each phase a convolution of the small map (`chanas.operators.transposed`); outputs are read from their phase."""
+    weights, bias = parameters
+    rows, columns = workload.axes
+    phase, taps = phase_of(workload), (num_taps(rows), num_taps(columns))
+    num_h, num_w = num_rows(rows), tiled_columns(phase)
+    shift = [axis.before % axis.stride for axis in (rows, columns)]
+    axes = (replace(rows, before=-first_row(rows)), replace(columns, before=-first_row(columns)))
+    # One more than a phase reads: that of some begins a pixel later.
+    padding = _pad_axes(workload, lanes, prefix, x, axes, (num_h + taps[0], num_w + taps[1]))
+    rc = te.reduce_axis((0, workload.in_channels), name="rc")
+    rh, rw = te.reduce_axis((0, taps[0]), name="rh"), te.reduce_axis((0, taps[1]), name="rw")
+
+    def term(p: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        phase_h, phase_w = p // columns.stride, p % columns.stride
+        y, z = h + (phase_h + shift[0]) // rows.stride + rh, w + (phase_w + shift[1]) // columns.stride + rw
+        place = ((p * workload.in_channels + rc) * taps[0] + rh) * taps[1] + rw
+        return te.sum(padding[rc // lanes, y, z, rc % lanes] * weights[b, place, v], axis=[rc, rh, rw])
+
+    shape = (rows.stride * columns.stride, num_blocks(workload.out_channels, lanes), num_h, num_w, lanes)
+    acc = te.compute(shape, term, name=f"{prefix}acc")
+    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        place = h % rows.stride * columns.stride + w % columns.stride
+        return sums[place, b, h // rows.stride, w // columns.stride, v]
+
+    return _window_output(workload, lanes, prefix, total, bias, extras)
+
+
+def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
+    """Σ coefficient · term, without the zeros and ones."""
+    factors = [(c, x) for c, x in zip(coefficients, terms, strict=True) if c]
+    products = [x if c == 1 else x * tirx.const(float(c), "float32") for c, x in factors]
+    return functools.reduce(operator.add, products)
+
+
+def _choose(index: Any, values: Sequence[Any]) -> Any:
+    """The value of a number that is a constant once its loop is unrolled."""
+    chosen = values[-1]
+    for i in reversed(range(len(values) - 1)):
+        chosen = tirx.Select(index == i, values[i], chosen)
+    return chosen
+
+
+def winograd(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Inputs of tiles along one axis to t products each, their sums over channels and across the tiles, then t to m
+    outputs. Along columns of the map, rows and columns of everything change places."""
+    weights, bias = parameters
+    axis, channels = winograd_axis(workload), workload.in_channels
+    along, across = workload.axes[axis], workload.axes[1 - axis]
+    plan, stride, in_blocks = transforms(along.kernel, along.stride), along.stride, num_blocks(channels, lanes)
+    m, t, num_tiles = plan.outputs, plan.products, -(-along.output // plan.outputs)
+    places = across.output if axis == 1 else tiled_columns(workload)
+
+    def ordered(of_across: Any, of_along: Any) -> tuple[Any, Any]:
+        return (of_across, of_along) if axis == 1 else (of_along, of_across)
+
+    padding = _pad(workload, lanes, prefix, x, *ordered(across.read_by(places), ((num_tiles - 1) * m + t) * stride))
+
+    def product(i: Any, b: Any, h: Any, s: Any, w: Any, v: Any) -> Any:
+        place, tile = ordered(h, w)
+        reads = [padding[(b, *ordered(place, (tile * m + j) * stride + s), v)] for j in range(t)]
+        return _choose(i, [_combine(row, reads) for row in plan.input])
+
+    height, width = ordered(across.read_by(places), num_tiles)
+    tiles = te.compute((t, in_blocks, height, stride, width, lanes), product, name=f"{prefix}tiles")
+    rc = te.reduce_axis((0, channels), name="rc")
+    rh, rs = te.reduce_axis((0, across.kernel), name="rh"), te.reduce_axis((0, stride), name="rs")
+    shape = (t, num_blocks(workload.out_channels, lanes), *ordered(places, num_tiles), lanes)
+
+    def term(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        place, tile = ordered(h, w)
+        h_in, w_in = ordered(place * across.stride + rh, tile)
+        weight = weights[b, ((i * channels + rc) * across.kernel + rh) * stride + rs, v]
+        return te.sum(tiles[i, rc // lanes, h_in, rs, w_in, rc % lanes] * weight, axis=[rc, rh, rs])
+
+    acc = te.compute(shape, term, name=f"{prefix}acc")
+    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        place, output = ordered(h, w)
+        terms = [sums[(i, b, *ordered(place, output // m), v)] for i in range(t)]
+        return _choose(output % m, [_combine(row, terms) for row in plan.output])
+
+    return _window_output(workload, lanes, prefix, total, bias, extras)
+
+
+def winograd2(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+) -> Any:
+    """Inputs of square tiles to t·t products, by rows and then by columns, their sums over channels, then t·t to m·m
+    outputs, by columns and then by rows."""
+    weights, bias = parameters
+    channels, in_blocks = workload.in_channels, num_blocks(workload.in_channels, lanes)
+    down, along = winograd_plans(workload)
+    tall, wide = (-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, (down, along), strict=True))
+    m, t = along.outputs, along.products
+    height, width = (tall - 1) * down.outputs + down.products, (wide - 1) * m + t
+    padding = _pad(workload, lanes, prefix, x, height, width)
+
+    def by_rows(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        reads = [padding[b, h * down.outputs + j, w, v] for j in range(down.products)]
+        return _choose(i, [_combine(row, reads) for row in down.input])
+
+    rows = te.compute((down.products, in_blocks, tall, width, lanes), by_rows, name=f"{prefix}rows")
+
+    def by_columns(p: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        reads = [rows[p // t, b, h, w * m + j, v] for j in range(t)]
+        return _choose(p % t, [_combine(row, reads) for row in along.input])
+
+    tiles = te.compute((down.products * t, in_blocks, tall, wide, lanes), by_columns, name=f"{prefix}tiles")
+    rc = te.reduce_axis((0, channels), name="rc")
+    out_blocks = num_blocks(workload.out_channels, lanes)
+    shape = (down.products * t, out_blocks, tall, wide, lanes)
+    acc = te.compute(
+        shape,
+        lambda p, b, h, w, v: te.sum(
+            tiles[p, rc // lanes, h, w, rc % lanes] * weights[b, p * channels + rc, v], axis=[rc]
+        ),
+        name=f"{prefix}acc",
+    )
+    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
+
+    def to_columns(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
+        terms = [sums[i * t + j, b, h, w // m, v] for j in range(t)]
+        return _choose(w % m, [_combine(row, terms) for row in along.output])
+
+    columns = te.compute((down.products, out_blocks, tall, wide * m, lanes), to_columns, name=f"{prefix}columns")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        terms = [columns[i, b, h // down.outputs, w, v] for i in range(down.products)]
+        return _choose(h % down.outputs, [_combine(row, terms) for row in down.output])
+
+    return _window_output(workload, lanes, prefix, total, bias, extras)
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+    pixels, shape = workload.input_pixels, output_shape(workload, lanes)
+    m = te.reduce_axis((0, pixels), name="m")
+    loaded = widen if workload.input_storage == "uint16" else _as_is
+    acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
+    share = tirx.const(1.0 / pixels, "float32")
+    return te.compute(shape, lambda b, o, v: _store(workload, acc[b, o, v] * share), name=f"{prefix}out")

@@ -1,0 +1,270 @@
+"""Points of CPU schedule spaces with names: a dataclass for each family, a field for each coordinate.
+
+`Split` is (outer, inner): loops over tiles and inside a tile, or of a reduction the loop that stays and what is written
+out. Fields of coordinates that a space does not have stand at what their absence means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from chanas.compiler.space import Named, Split, choice_of, split_of
+
+
+class LoopOrder(IntEnum):
+    """The outermost loop over the output."""
+
+    CHANNELS_OUTSIDE = 0
+    PIXELS_OUTSIDE = 1
+
+
+class ReductionOrder(IntEnum):
+    """The outermost loop over the terms of a sum: groups of input channels, or taps of the kernel."""
+
+    CHANNELS_OUTSIDE = 0
+    TAPS_OUTSIDE = 1
+
+
+class Padding(IntEnum):
+    """Time of padding: all of the input at first, the rows of a band with the band, or each value as it is loaded (a
+    1×1 convolution has nothing to pad)."""
+
+    AT_FIRST = 0
+    BY_BAND = 1
+    IN_LOADS = 2
+
+
+class Bands(NamedTuple):
+    """Factors of the loop over output rows: bands, steps of a band, rows of a tile."""
+
+    bands: int
+    steps: int
+    tile_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PointwisePoint:
+    """m: pixels; n: channel blocks; k: input channels, or pairs of them in bfloat16; num_fused: outer loops that become
+    the parallel one; scales_tiles: a gate multiplies the input tile by tile, not all at first."""
+
+    m: Split
+    n: Split
+    k: Split
+    order: LoopOrder
+    num_fused: int
+    scales_tiles: bool
+
+    @classmethod
+    def of(cls, named: Named) -> PointwisePoint:
+        return cls(
+            split_of(named, "m"),
+            split_of(named, "n"),
+            split_of(named, "k"),
+            LoopOrder(choice_of(named, "order")),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "scale_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HalfBlockPoint:
+    """A 1×1 convolution whose last channel block is half empty: n are the full blocks, k the pairs (fours in bfloat16)
+    of input channels that the half one takes at once. Tiles have all channel blocks."""
+
+    m: Split
+    n: Split
+    k: Split
+    scales_tiles: bool
+
+    @classmethod
+    def of(cls, named: Named) -> HalfBlockPoint:
+        return cls(split_of(named, "m"), split_of(named, "n"), split_of(named, "k"), bool(choice_of(named, "scale_at")))
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwisePoint:
+    """h, w: rows and columns; writes_rows_out: the loop over the kernel's rows is written out too."""
+
+    h: Split
+    w: Split
+    num_fused: int
+    writes_rows_out: bool
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> DepthwisePoint:
+        return cls(
+            split_of(named, "h"),
+            split_of(named, "w"),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPoint:
+    """h, w: rows and columns; n: channel blocks; a band is what lies between two paddings, one tile's rows."""
+
+    h: Split
+    w: Split
+    n: Split
+    num_fused: int
+    writes_rows_out: bool
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> ConvPoint:
+        return cls(
+            split_of(named, "h"),
+            split_of(named, "w"),
+            split_of(named, "n"),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockConvPoint:
+    """h: rows; w: columns; n: channel blocks; k: input channels; writes_columns_out: the loop over the kernel's columns
+    is written out too."""
+
+    h: Bands
+    w: Split
+    n: Split
+    k: Split
+    order: LoopOrder
+    reduction: ReductionOrder
+    num_fused: int
+    writes_columns_out: bool
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> BlockConvPoint:
+        return cls(
+            Bands(*named["split_h"]),
+            split_of(named, "w"),
+            split_of(named, "n"),
+            split_of(named, "k"),
+            LoopOrder(choice_of(named, "order")),
+            ReductionOrder(choice_of(named, "reduce")),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+class Vectors(NamedTuple):
+    """Factors of the loop over vectors of sums: what is stored at once, passes over it, vectors of a tile."""
+
+    stores: int
+    passes: int
+    inner: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConvPoint:
+    """h: rows; w: columns; n: vectors of whole sets of groups; k: input channels of a group."""
+
+    h: Bands
+    w: Split
+    n: Vectors
+    k: Split
+    reduction: ReductionOrder
+    num_fused: int
+    writes_columns_out: bool
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> GroupConvPoint:
+        return cls(
+            Bands(*named["split_h"]),
+            split_of(named, "w"),
+            Vectors(*named["split_n"]),
+            split_of(named, "k"),
+            ReductionOrder(choice_of(named, "reduce")),
+            choice_of(named, "fuse", 1),
+            bool(choice_of(named, "unroll")),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradPoint:
+    """h: rows; w: Winograd tiles of a row (columns of a phase); n: channel blocks; k: input channels."""
+
+    h: Bands
+    w: Split
+    n: Split
+    k: Split
+    order: LoopOrder
+    num_fused: int
+    padding: Padding
+
+    @classmethod
+    def of(cls, named: Named) -> WinogradPoint:
+        return cls(
+            Bands(*named["split_h"]),
+            split_of(named, "w"),
+            split_of(named, "n"),
+            split_of(named, "k"),
+            LoopOrder(choice_of(named, "order")),
+            choice_of(named, "fuse", 1),
+            Padding(choice_of(named, "pad_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPoint:
+    """c: channel blocks; m: pixels, the reduction."""
+
+    c: Split
+    m: Split
+
+    @classmethod
+    def of(cls, named: Named) -> PoolPoint:
+        return cls(split_of(named, "c"), split_of(named, "m"))
+
+
+_PADDING = {
+    Padding.AT_FIRST: "padded at first",
+    Padding.BY_BAND: "padded by bands of rows",
+    Padding.IN_LOADS: "padded as values are loaded",
+}
+
+
+def in_words(named: Named) -> str:
+    """A point of any family for people: `tiles of 7 pixels × 2 channel blocks, 8 input channels written out`.
+
+    A channel block is a vector of channels; a tile is what stays in registers.
+    """
+    last = {name.removeprefix("split_"): group[-1] for name, group in named.items() if name.startswith("split_")}
+    rows_columns = [f"{last['h']} × {last['w']} pixels"] if "h" in last else []
+    pixels = [_number_of(last["m"], "pixel")] if "m" in last else []
+    channels = [_number_of(last[loop], "channel block") for loop in ("n", "c") if loop in last]
+    words = [f"tiles of {' × '.join([*rows_columns, *pixels, *channels])}"]
+    if last.get("k", 1) > 1:
+        words.append(f"{last['k']} input channels written out")
+    if choice_of(named, "unroll"):
+        words.append("the kernel written out")
+    if len(named.get("split_h", ())) == 3 and named["split_h"][0] > 1:
+        words.append(f"{named['split_h'][0]} bands of rows")
+    if "order" in named:
+        outside = LoopOrder(choice_of(named, "order"))
+        words.append("channels outside" if outside is LoopOrder.CHANNELS_OUTSIDE else "pixels outside")
+    if ReductionOrder(choice_of(named, "reduce")) is ReductionOrder.TAPS_OUTSIDE:
+        words.append("taps outside channels")
+    if "pad_at" in named:
+        words.append(_PADDING[Padding(choice_of(named, "pad_at"))])
+    if choice_of(named, "scale_at"):
+        words.append("the gate applied tile by tile")
+    if "fuse" in named:
+        words.append(f"{_number_of(choice_of(named, 'fuse'), 'outer loop')} shared out")
+    return ", ".join(words)
+
+
+def _number_of(num: int, what: str) -> str:
+    return f"{num} {what}{'s' if num > 1 else ''}"

@@ -1,0 +1,422 @@
+"""Application of a schedule point to a TVM function (the primitives of the paper's table 1, through `s_tir.Schedule`).
+
+Every function schedules the stages of one operator, found by their prefix, inside a function that may hold a whole
+block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from chanas.compiler.cpu.points import (
+    BlockConvPoint,
+    ConvPoint,
+    DepthwisePoint,
+    GroupConvPoint,
+    HalfBlockPoint,
+    LoopOrder,
+    Padding,
+    PointwisePoint,
+    PoolPoint,
+    ReductionOrder,
+    WinogradPoint,
+)
+from chanas.operators.epilogues import LONG
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import Workload, winograd_axis, winograd_plans
+
+
+def parallelise(sch: Any, num_fused: int, loops: list[Any]) -> None:
+    """for a: for b: …  ->  parallel for a·b: …   (the first `num_fused` loops)
+
+    Comes before `zero_first`: a loop around a reduction whose initialisation is split off can't be made parallel.
+    """
+    fused = loops[:num_fused]
+    sch.parallel(sch.fuse(*fused) if len(fused) > 1 else fused[0])
+
+
+def unroll(sch: Any, *loops: Any) -> None:
+    for loop in loops:
+        sch.unroll(loop)
+
+
+def zero_first(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
+    """Split the zero-initialisation off the reduction, vectorised and written out like the update."""
+    init = sch.decompose_reduction(acc, reduce_outer)
+    loops = sch.get_loops(init)
+    sch.vectorize(loops[-1])
+    unroll(sch, *loops[len(loops) - 1 - num_unrolled : -1])
+
+
+def pointwise(
+    sch: Any, workload: Workload, point: PointwisePoint | HalfBlockPoint, prefix: str, parallel: bool
+) -> None:
+    """for n, m, v, k  ->  for n_o, m_o (or m_o, n_o): for k_o: [k_i, m_i, n_i] written out, v a vector; then what
+    follows the sums, [m_i, n_i] written out."""
+    if isinstance(point, HalfBlockPoint):
+        _half_block_pointwise(sch, workload, point, prefix, parallel)
+        return
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    n, m, v = sch.get_loops(out)
+    m_o, m_i = sch.split(m, list(point.m))
+    n_o, n_i = sch.split(n, list(point.n))
+    outer = [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o]
+    sch.reorder(*outer, m_i, n_i, v)
+    sch.vectorize(v)
+    # Constants of a long epilogue take so many registers that LLVM, where it sees all of a tile at once, keeps the
+    # tile's sums in memory, in the loop over input channels too: two to four times as slow with tiles of 27 vectors.
+    unroll(sch, *([n_i] if workload.epilogue in LONG else [m_i, n_i]))
+    sch.compute_at(acc, outer[1], preserve_unit_loops=True)
+    a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
+    k_o, k_i = sch.split(k, list(point.k))
+    sch.reorder(k_o, k_i, a_m, a_n, a_v)
+    sch.vectorize(a_v)
+    unroll(sch, k_i, a_m, a_n)
+    if workload.scaled:
+        apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
+    if parallel:
+        fusable = 1 if point.scales_tiles and point.order is LoopOrder.PIXELS_OUTSIDE else 2
+        parallelise(sch, min(point.num_fused, fusable), outer)
+    zero_first(sch, acc, k_o, 2)
+
+
+def apply_scale(sch: Any, workload: Workload, prefix: str, tile: Any, parallel: bool) -> None:
+    """Multiply weights or input by the gate: all of it at first (`tile` is None), or the input of a tile as needed."""
+    scale = sch.get_sblock(f"{prefix}scale")
+    if tile is not None:
+        sch.compute_at(scale, tile, preserve_unit_loops=True)
+    elif parallel:
+        loops = sch.get_loops(scale)[:-1]
+        sch.parallel(loops[0] if workload.in_pairs else sch.fuse(*loops))
+    sch.vectorize(sch.get_loops(scale)[-1])
+
+
+def _half_block_pointwise(sch: Any, workload: Workload, point: HalfBlockPoint, prefix: str, parallel: bool) -> None:
+    """for m_o: the full blocks (for n_o: for k_o: [k_i, m_i, n_i] written out, v a vector), then the half one (for k_o:
+    [k_i, m_i] written out), then what follows the sums, for n: [m_i] written out."""
+    acc, tail, twice, mixed, out = (
+        sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "twice", "mixed", "out")
+    )
+    n, m, v = sch.get_loops(out)
+    m_o, m_i = sch.split(m, list(point.m))
+    sch.reorder(m_o, n, m_i, v)
+    sch.vectorize(v)
+    unroll(sch, n, m_i)
+    sch.compute_at(tail, m_o, preserve_unit_loops=True)
+    t_m, t_v, pair = sch.get_loops(tail)[-3:]
+    p_o, p_i = sch.split(pair, list(point.k))
+    sch.reorder(p_o, p_i, t_m, t_v)
+    sch.compute_at(twice, p_i, preserve_unit_loops=True)
+    sch.vectorize(t_v)
+    unroll(sch, p_i, t_m)
+    for stage in (twice, mixed):
+        w = sch.get_loops(stage)[-1]
+        w_o, w_i = sch.split(w, [None, 2])
+        sch.reorder(w_i, w_o)
+        sch.vectorize(w_o)
+        sch.unroll(w_i)
+    sch.unroll(sch.get_loops(twice)[-3])
+    sch.compute_at(acc, m_o, preserve_unit_loops=True)
+    a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
+    n_o, n_i = sch.split(a_n, list(point.n))
+    pairs, unrolled = point.k
+    k_o, k_i = sch.split(k, [pairs, 2 * unrolled])
+    sch.reorder(n_o, k_o, k_i, a_m, n_i, a_v)
+    sch.vectorize(a_v)
+    unroll(sch, k_i, a_m, n_i)
+    if workload.scaled:
+        apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
+    if parallel:
+        parallelise(sch, 1, [m_o])
+    zero_first(sch, acc, k_o, 2)
+    zero_first(sch, tail, p_o, 1)
+
+
+def _window(sch: Any, point: DepthwisePoint | ConvPoint, prefix: str) -> tuple[list[Any], Any, list[Any]]:
+    """for c, h, w, v  ->  for c_o, h_o, w_o: [h_i, w_i, c_i] written out, v a vector; the accumulator inside w_o.
+
+    Returns the outer loops, the accumulator's block, and the accumulator's loops from its channel block inwards.
+    """
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    c, h, w, v = sch.get_loops(out)
+    h_o, h_i = sch.split(h, list(point.h))
+    w_o, w_i = sch.split(w, list(point.w))
+    c_o, c_i = sch.split(c, [None, 1] if isinstance(point, DepthwisePoint) else list(point.n))
+    sch.reorder(c_o, h_o, w_o, h_i, w_i, c_i, v)
+    sch.vectorize(v)
+    unroll(sch, h_i, w_i, c_i)
+    sch.compute_at(acc, w_o, preserve_unit_loops=True)
+    return [c_o, h_o, w_o], acc, sch.get_loops(acc)[3:]
+
+
+def _vectorise_padding(sch: Any, pad: Any, padding: Padding, parallel: bool) -> None:
+    """Vectors of padded input; in parallel what is padded at first."""
+    loops = sch.get_loops(pad)
+    sch.vectorize(loops[-1])
+    if padding is Padding.AT_FIRST and parallel:
+        sch.parallel(loops[0])
+
+
+def depthwise(sch: Any, workload: Workload, point: DepthwisePoint, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v  ->  for c, h_o, w_o: for rh: [rw, h_i, w_i] written out, v a vector."""
+    pad = sch.get_sblock(f"{prefix}pad")
+    if point.padding is Padding.IN_LOADS:
+        sch.compute_inline(pad)
+    else:
+        _vectorise_padding(sch, pad, point.padding, parallel)
+    outer, acc, (c, h, w, v, rh, rw) = _window(sch, point, prefix)
+    sch.reorder(rh, rw, h, w, c, v)
+    sch.vectorize(v)
+    unroll(sch, rw, h, w, c)
+    if point.writes_rows_out:
+        sch.unroll(rh)
+    if parallel:
+        parallelise(sch, point.num_fused, outer)
+    zero_first(sch, acc, rh, 3)
+
+
+def conv(sch: Any, workload: Workload, point: ConvPoint, prefix: str, parallel: bool) -> None:
+    pad = sch.get_sblock(f"{prefix}pad")
+    outer, acc, (n, h, w, v, rc, rh, rw) = _window(sch, point, prefix)
+    sch.reorder(rc, rh, rw, h, w, n, v)
+    sch.vectorize(v)
+    unroll(sch, rw, h, w, n)
+    if point.writes_rows_out:
+        sch.unroll(rh)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, outer[1], preserve_unit_loops=True)
+    if parallel:
+        parallelise(sch, point.num_fused, outer)
+    zero_first(sch, acc, rc, 3)
+
+
+def _is_padded_around_blocks(point: BlockConvPoint | WinogradPoint) -> bool:
+    """True if the padded rows of a band are there for all of its channel blocks: then these are no parallel loop."""
+    return point.padding is Padding.BY_BAND and point.order is LoopOrder.PIXELS_OUTSIDE
+
+
+def _parallelise_bands(sch: Any, point: BlockConvPoint | WinogradPoint, outer: list[Any]) -> None:
+    """Share out bands among threads; with the channel blocks around them unless a band's padding serves them all."""
+    parallelise(sch, min(point.num_fused, 1 if _is_padded_around_blocks(point) else 2), outer)
+
+
+def _order_sums(sch: Any, acc: Any, point: BlockConvPoint | GroupConvPoint) -> Any:
+    """for c, h, w, v, k, rh, rw  ->  for k_o, rh, rw (or rh, rw, k_o): [k_i, h, w, c] written out, v a vector; returns
+    the outermost of these loops."""
+    c, h, w, v, k, rh, rw = sch.get_loops(acc)[-7:]
+    k_o, k_i = sch.split(k, list(point.k))
+    reduction = [rh, rw, k_o] if point.reduction is ReductionOrder.TAPS_OUTSIDE else [k_o, rh, rw]
+    sch.reorder(*reduction, k_i, h, w, c, v)
+    sch.vectorize(v)
+    unroll(sch, k_i, h, w, c)
+    if point.writes_columns_out:
+        sch.unroll(rw)
+    return reduction[0]
+
+
+def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: for k_o, rh, rw (or rh, rw, k_o):
+    [k_i, h_i, w_i, c_i] written out, v a vector."""
+    pad = sch.get_sblock(f"{prefix}pad")
+    if point.padding is Padding.IN_LOADS:
+        sch.compute_inline(pad)
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    c, h, w, v = sch.get_loops(out)
+    band, h_m, h_i = sch.split(h, list(point.h))
+    w_o, w_i = sch.split(w, list(point.w))
+    c_o, c_i = sch.split(c, list(point.n))
+    outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
+    sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
+    sch.vectorize(v)
+    unroll(sch, h_i, w_i, c_i)
+    sch.compute_at(acc, w_o, preserve_unit_loops=True)
+    reduce_outer = _order_sums(sch, acc, point)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    if point.padding is not Padding.IN_LOADS:
+        _vectorise_padding(sch, pad, point.padding, parallel)
+    if parallel:
+        _parallelise_bands(sch, point, outer)
+    zero_first(sch, acc, reduce_outer, 3)
+
+
+def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v, k, rh, rw  ->  for c_o, band, h_m, w_o: (for c_m:) for k_o, rh, rw (or rh, rw, k_o): [k_i, h_i,
+    w_i, c_i] written out, v a vector; then outputs, lanes in another order, [h_i, w_i, c_m, c_i] written out."""
+    pad, acc, sums, out = (sch.get_sblock(f"{prefix}{name}") for name in ("pad", "acc", "sums", "out"))
+    c, h, w, v = sch.get_loops(out)
+    band, h_m, h_i = sch.split(h, list(point.h))
+    w_o, w_i = sch.split(w, list(point.w))
+    stores, passes, inner = point.n
+    c_o, c_i = sch.split(c, [stores, passes * inner])
+    outer = [c_o, band]
+    sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
+    sch.vectorize(v)
+    unroll(sch, h_i, w_i, c_i)
+    if passes == 1:
+        sch.compute_inline(sums)
+        sch.compute_at(acc, w_o, preserve_unit_loops=True)
+    else:
+        sch.compute_at(sums, w_o, preserve_unit_loops=True)
+        s_c, s_h, s_w, s_v = sch.get_loops(sums)[-4:]
+        s_o, s_i = sch.split(s_c, [passes, inner])
+        sch.reorder(s_o, s_h, s_w, s_i, s_v)
+        sch.vectorize(s_v)
+        unroll(sch, s_h, s_w, s_i)
+        sch.compute_at(acc, s_o, preserve_unit_loops=True)
+    reduce_outer = _order_sums(sch, acc, point)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    elif parallel:
+        sch.parallel(sch.get_loops(pad)[0])
+    side_by_side = sch.get_loops(pad)[-1]
+    lanes = int(sch.get(v).extent)
+    if int(sch.get(side_by_side).extent) % lanes == 0:
+        vector, side_by_side = sch.split(side_by_side, [None, lanes])
+        sch.unroll(vector)
+    sch.vectorize(side_by_side)
+    if parallel:
+        parallelise(sch, point.num_fused, outer)
+    zero_first(sch, acc, reduce_outer, 3)
+
+
+def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v  ->  for c_o, band (or band, c_o): the sums of the band, then its outputs.
+
+    Sums: for product, h_m, w_o: for k_o, rh, rs: [k_i, h_i, w_i, c_i] written out, v a vector. Outputs: for c_i, row,
+    tile: [outputs of a tile] written out.
+    """
+    pad, tiles, acc = (sch.get_sblock(f"{prefix}{n}") for n in ("pad", "tiles", "acc"))
+    axis = winograd_axis(workload)
+    along = workload.axes[axis]
+    outputs = transforms(along.kernel, along.stride).outputs
+    outer, band = _outputs_of_bands(sch, point, prefix, (1, outputs) if axis == 1 else (outputs, 1))
+    k_o = _sums_of_bands(sch, point, prefix, outer)
+    if axis == 0:  # rows of a tile are constants too
+        row, column, within, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))[-4:]
+        tile_row, row_within = sch.split(row, [None, outputs])
+        sch.reorder(tile_row, column, row_within, within, v)
+        sch.unroll(row_within)
+    for stage in (tiles, pad):  # in this order: each is computed where its consumer already is
+        if point.padding is Padding.BY_BAND:
+            sch.compute_at(stage, band, preserve_unit_loops=True)
+    t_product, t_b, t_h, t_s, t_w, t_v = sch.get_loops(tiles)[-6:]
+    sch.reorder(t_b, t_h, t_s, t_w, t_product, t_v)
+    sch.unroll(t_product)
+    sch.vectorize(t_v)
+    sch.vectorize(sch.get_loops(pad)[-1])
+    if parallel:
+        if point.padding is Padding.AT_FIRST:
+            sch.parallel(t_b)
+            sch.parallel(sch.get_loops(pad)[0])
+        _parallelise_bands(sch, point, outer)
+    zero_first(sch, acc, k_o, 3)
+
+
+def winograd2(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
+    """The loops of `winograd`; inputs are transformed a row of tiles at a time, outputs a tile at a time."""
+    names = ("pad", "rows", "tiles", "acc", "columns", "out")
+    pad, rows, tiles, acc, columns, out = (sch.get_sblock(f"{prefix}{n}") for n in names)
+    down, along = winograd_plans(workload)
+    outer, band = _outputs_of_bands(sch, point, prefix, (down.outputs, along.outputs))
+    row, tile, within, v = sch.get_loops(out)[-4:]
+    tile_row, row_within = sch.split(row, [None, down.outputs])
+    sch.reorder(tile_row, tile, row_within, within, v)
+    sch.unroll(row_within)
+    sch.compute_at(columns, tile, preserve_unit_loops=True)
+    c_i, *_, c_w, c_v = sch.get_loops(columns)[-5:]
+    unroll(sch, c_i, c_w)
+    sch.vectorize(c_v)
+    k_o = _sums_of_bands(sch, point, prefix, outer)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(tiles, band, preserve_unit_loops=True)
+    t_p, t_b, t_h, t_w, t_v = sch.get_loops(tiles)[-5:]
+    sch.reorder(t_b, t_h, t_w, t_p, t_v)
+    sch.unroll(t_p)
+    sch.vectorize(t_v)
+    sch.compute_at(rows, t_h, preserve_unit_loops=True)
+    r_i, _, _, r_w, r_v = sch.get_loops(rows)[-5:]
+    sch.reorder(r_w, r_i, r_v)
+    sch.unroll(r_i)
+    sch.vectorize(r_v)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(pad)[-1])
+    if parallel:
+        if point.padding is Padding.AT_FIRST:
+            sch.parallel(t_b)
+            sch.parallel(sch.get_loops(pad)[0])
+        _parallelise_bands(sch, point, outer)
+    zero_first(sch, acc, k_o, 3)
+
+
+def upconv(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
+    """The loops of `winograd` with phases for products: the sums of a band, then its outputs, each from its phase."""
+    pad, acc = sch.get_sblock(f"{prefix}pad"), sch.get_sblock(f"{prefix}acc")
+    rows, columns = workload.axes
+    outer, band = _outputs_of_bands(sch, point, prefix, (rows.stride, columns.stride))
+    k_o = _sums_of_bands(sch, point, prefix, outer)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    _vectorise_padding(sch, pad, point.padding, parallel)
+    if parallel:
+        _parallelise_bands(sch, point, outer)
+    zero_first(sch, acc, k_o, 3)
+
+
+def _outputs_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tuple[int, int]) -> tuple[list[Any], Any]:
+    """Outputs of bands, where so many rows and columns of the output are made of the sums at one place.
+
+    Returns the outer loops and that over bands.
+    """
+    out = sch.get_sblock(f"{prefix}out")
+    bands, h_m, h_i = point.h
+    c, h, w, v = sch.get_loops(out)
+    band, row = sch.split(h, [bands, h_m * h_i * outputs[0]])
+    tile, within = sch.split(w, [math.prod(point.w), outputs[1]])
+    c_o, c_i = sch.split(c, list(point.n))
+    outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
+    sch.reorder(*outer, c_i, row, tile, within, v)
+    sch.vectorize(v)
+    sch.unroll(within)
+    return outer, band
+
+
+def _sums_of_bands(sch: Any, point: WinogradPoint, prefix: str, outer: list[Any]) -> Any:
+    """Sums of a band, before its outputs. Returns the outermost loop of the reduction."""
+    acc, sums = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}sums")
+    _, h_m, h_i = point.h
+    sch.compute_at(sums, outer[1], preserve_unit_loops=True)
+    product, s_c, s_h, s_w, s_v = sch.get_loops(sums)[-5:]
+    s_ho, s_hi = sch.split(s_h, [h_m, h_i])
+    s_wo, s_wi = sch.split(s_w, list(point.w))
+    sch.reorder(product, s_ho, s_wo, s_hi, s_wi, s_c, s_v)
+    sch.vectorize(s_v)
+    unroll(sch, s_hi, s_wi, s_c)
+    sch.compute_at(acc, s_wo, preserve_unit_loops=True)
+    num_around = len(sch.get_loops(sums)) - 4
+    _, a_c, a_h, a_w, a_v, k, *taps = sch.get_loops(acc)[num_around:]
+    k_o, k_i = sch.split(k, list(point.k))
+    sch.reorder(k_o, *taps, k_i, a_h, a_w, a_c, a_v)
+    sch.vectorize(a_v)
+    unroll(sch, k_i, a_h, a_w, a_c)
+    return k_o
+
+
+def pool(sch: Any, workload: Workload, point: PoolPoint, prefix: str, parallel: bool) -> None:
+    """for c, v, m  ->  for c_o: for m_o: [m_i, c_i] written out, v a vector."""
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    c, _, v = sch.get_loops(out)
+    c_o, c_i = sch.split(c, list(point.c))
+    sch.vectorize(v)
+    sch.unroll(c_i)
+    sch.compute_at(acc, c_o, preserve_unit_loops=True)
+    a_c, a_one, a_v, m = sch.get_loops(acc)[-4:]
+    m_o, m_i = sch.split(m, list(point.m))
+    sch.reorder(m_o, m_i, a_c, a_one, a_v)
+    sch.vectorize(a_v)
+    unroll(sch, m_i, a_c)
+    if parallel:
+        sch.parallel(c_o)
+    zero_first(sch, acc, m_o, 2)

@@ -1,0 +1,469 @@
+"""Schedule spaces of CPUs, one function for each operator family (paper, section 3.5, figure 8, table 1).
+
+A point is a vector of integers (`compiler.space`). The vector axis is always the innermost and the fused outermost
+loop always the parallel one, so neither is encoded."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from chanas.compiler.cpu.points import (
+    BlockConvPoint,
+    ConvPoint,
+    DepthwisePoint,
+    GroupConvPoint,
+    HalfBlockPoint,
+    LoopOrder,
+    Padding,
+    PointwisePoint,
+    PoolPoint,
+    ReductionOrder,
+    Vectors,
+    WinogradPoint,
+)
+from chanas.compiler.space import Coordinate, ScheduleSpace, factorisations
+from chanas.core.layouts import num_blocks
+from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
+from chanas.operators.grouped import abreast
+from chanas.operators.transposed import phase_of
+from chanas.operators.winograd import transforms
+from chanas.operators.workload import (
+    Axis,
+    Workload,
+    ends_in_half_a_block,
+    scales_weights,
+    spreads_input,
+    tiled_columns,
+    winograd_axis,
+    winograd_plans,
+)
+
+_CHANNELS, _PIXELS = LoopOrder.CHANNELS_OUTSIDE, LoopOrder.PIXELS_OUTSIDE
+
+# Registers that a kernel needs besides its accumulators: weights, a broadcast input, and the compiler's temporaries.
+_RESERVED_REGISTERS = 4
+# The same where all operands are loaded and counted: loads come earlier than they are needed.
+_RESERVED_BESIDE_OPERANDS = 2
+# Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
+_MAX_UNROLLED_REDUCTION = 16
+
+# Fewer sums than these can't hide the latency of a multiply-add; where a map allows no more, it is what there is.
+_MIN_ACCUMULATORS = 8
+# Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
+_MAX_WRITTEN_OUT = 352
+# The same for 1×1 and depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the
+# tiles among which the best ones were, of samples of 48 points of 13 and 32 points of 17 workloads on Zen 4.
+_MAX_WRITTEN_OUT_POINTWISE, _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 128, 7, 4
+_MAX_WRITTEN_OUT_HALF_BLOCK = 64
+_MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
+# Loads for each multiply-add where inputs are loaded as vectors too: cores have at least half as many load units as
+# multiply-add units. Where no tile is that frugal, those near the most frugal one.
+_MAX_LOADS, _MAX_LOADS_OVER_LEAST = 0.5, 1.25
+# Maps with more tiles in a row than these need no tiles of several rows.
+_NARROW_COLUMNS = 8
+
+
+def max_accumulators(target: HardwareTarget) -> int:
+    """Vector accumulators that fit in registers beside what else a kernel needs."""
+    return target.num_vector_registers - _RESERVED_REGISTERS
+
+
+class Tile(NamedTuple):
+    """The values that are computed in registers at once: so many pixels times vectors of output channels, in so many
+    steps of the sum that are written out together and read so many inputs each."""
+
+    pixels: int
+    vectors: int
+    steps: int
+    inputs: int
+
+    @property
+    def num_sums(self) -> int:
+        return self.pixels * self.vectors
+
+    @property
+    def num_registers(self) -> int:
+        """Registers where all operands are loaded: the sums and one step's operands. Inputs that are loaded for several
+        steps stay; for a single step, operands of the more numerous kind pass through one register."""
+        operands = self.inputs + self.vectors if self.steps > 1 else min(self.inputs, self.vectors) + 1
+        return self.num_sums + operands
+
+    def loads(self, lanes: int) -> float:
+        """Loads for each multiply-add."""
+        return -(-self.steps // lanes) / (self.vectors * self.steps) + 1 / self.pixels
+
+
+def _by_lane(target: HardwareTarget) -> bool:
+    """True if inputs are loaded as vectors, of which a multiply-add takes one lane: with the short vectors of NEON.
+
+    Longer vectors come with instructions that read one input from memory into all lanes.
+    """
+    return target.vector_lanes <= 4
+
+
+def _allowed(tiles: Iterable[Tile], target: HardwareTarget, smallest: int = 1) -> frozenset[Tile]:
+    """Select the tiles whose sums fit in registers and that are worth a try.
+
+    All of at least `smallest` sums; with short vectors those that fit with their operands, hide the latency of
+    multiply-adds and need few loads for each, as far as the factors allow (the paper's register blocking, section 4.5).
+    """
+    if not _by_lane(target):
+        return frozenset(tile for tile in tiles if tile.num_sums >= smallest)
+    room = target.num_vector_registers - _RESERVED_BESIDE_OPERANDS
+    fitting = [tile for tile in tiles if tile.num_registers <= room]
+    fewest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
+    loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= fewest}
+    most = max(_MAX_LOADS, _MAX_LOADS_OVER_LEAST * min(loads.values()))
+    return frozenset(tile for tile, ratio in loads.items() if ratio <= most)
+
+
+def parallel_choice(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
+    """The number of outer loops that are fused into the parallel one; a choice only with more than one thread."""
+    return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
+
+
+def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
+    """The choice to multiply the input by its gate (and what else comes before the product) tile by tile, where tiles
+    have no gaps; weights are always multiplied at once."""
+    can_be = workload.scaled and not scales_weights(workload) and not any(axis.has_gaps for axis in workload.axes)
+    return (Coordinate.choice("scale_at", 0, 1),) if can_be else ()
+
+
+def _padding_choice(workload: Workload) -> Coordinate:
+    """Padding at first or by bands; at first where windows have gaps between them, whose bands TVM fails to size."""
+    has_gaps = any(axis.has_gaps for axis in workload.axes)
+    return Coordinate.choice("pad_at", Padding.AT_FIRST, *(() if has_gaps else (Padding.BY_BAND,)))
+
+
+def pointwise(
+    workload: Workload, target: HardwareTarget
+) -> ScheduleSpace[PointwisePoint] | ScheduleSpace[HalfBlockPoint]:
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    most_steps = lanes if _by_lane(target) else _MAX_UNROLLED_REDUCTION  # one loaded vector's
+    k_options = tuple(
+        (o, i) for o, i in factorisations(workload.in_channels, 2, most_steps) if lanes % i == 0 or i % lanes == 0
+    )
+    if ends_in_half_a_block(workload, lanes):
+        return _half_block_pointwise(workload, target)
+    coordinates = (
+        Coordinate.split("m", workload.output_pixels, innermost_max=limit),
+        Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", _CHANNELS, _PIXELS),
+        *parallel_choice(target, 1, 2),
+        *scale_choice(workload),
+    )
+    find = _fitting if _by_lane(target) else _tiles
+    tiles = {
+        Tile(m, n, k, m)
+        for m, n in find(coordinates[0], coordinates[1], limit)
+        for _, k in k_options
+        if m * n * k <= max(_MAX_WRITTEN_OUT_POINTWISE, m * n)
+    }
+    allowed = _allowed(tiles, target)
+
+    def legal(p: PointwisePoint) -> bool:
+        if Tile(p.m.inner, p.n.inner, p.k.inner, p.m.inner) not in allowed:
+            return False
+        return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
+
+    return ScheduleSpace(workload, coordinates, PointwisePoint.of, legal)
+
+
+def _fitting(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks with at most `limit` sums."""
+    return frozenset((m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit)
+
+
+def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow.
+
+    All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds.
+    """
+    fitting = _fitting(pixels, blocks, limit)
+    fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
+    tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
+    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
+    return frozenset((m, n) for m, n in tall if m * n >= smallest)
+
+
+def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
+    """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    full = num_blocks(workload.out_channels, lanes) - 1
+    pairs = workload.in_channels // 2
+    k_options = tuple((o, i) for o, i in factorisations(pairs, 2, _MAX_UNROLLED_REDUCTION // 2) if lanes // 2 % i == 0)
+    coordinates = (
+        Coordinate.split("m", workload.output_pixels, innermost_max=limit),
+        Coordinate.split("n", full, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        *parallel_choice(target, 1),
+        *scale_choice(workload),
+    )
+    tiles = _tiles(coordinates[0], coordinates[1], limit)
+
+    def legal(p: HalfBlockPoint) -> bool:
+        tile = (p.m.inner, p.n.inner)
+        return tile in tiles and math.prod(tile) * 2 * p.k.inner <= _MAX_WRITTEN_OUT_HALF_BLOCK
+
+    return ScheduleSpace(workload, coordinates, HalfBlockPoint.of, legal)
+
+
+def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
+    """Tiles of one or two rows; the padding is part of the input's loads, or comes first where the input is spread."""
+    limit, (rows, columns) = max_accumulators(target), workload.axes
+    coordinates = (
+        Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
+        Coordinate.split("w", columns.output, innermost_max=limit),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", 0, 1),
+        Coordinate.choice("pad_at", Padding.AT_FIRST if spreads_input(workload) else Padding.IN_LOADS),
+    )
+    low, high = _TILE_DEPTHWISE
+    sizes = {h[1] * w[1] for h in coordinates[0].options for w in coordinates[1].options if h[1] * w[1] <= limit}
+    smallest = min(low, max(sizes))
+    largest = min((s for s in sizes if s >= smallest), key=lambda s: (max(s, high), s))
+    largest = max(largest, min(high, limit))
+
+    def legal(p: DepthwisePoint) -> bool:
+        accumulators = p.h.inner * p.w.inner
+        if not smallest <= accumulators <= largest:
+            return False
+        return not p.writes_rows_out or accumulators * workload.kernel_area <= _MAX_WRITTEN_OUT_DEPTHWISE
+
+    return ScheduleSpace(workload, coordinates, DepthwisePoint.of, legal)
+
+
+def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]:
+    limit, (rows, columns) = max_accumulators(target), workload.axes
+    coordinates = (
+        Coordinate.split("h", rows.output, innermost_max=limit),
+        Coordinate.split("w", columns.output, innermost_max=limit),
+        Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", 0, 1),
+        _padding_choice(workload),
+    )
+
+    def tile(height: int, width: int, vectors: int) -> Tile:  # a row of the kernel is written out
+        return Tile(height * width, vectors, columns.kernel, height * width)
+
+    tiles = {
+        tile(h[1], w[1], n[1])
+        for h, w, n in itertools.product(*(c.options for c in coordinates[:3]))
+        if h[1] * w[1] * n[1] <= limit
+    }
+    allowed = _allowed(tiles, target)
+
+    def legal(p: ConvPoint) -> bool:
+        return tile(p.h.inner, p.w.inner, p.n.inner) in allowed
+
+    return ScheduleSpace(workload, coordinates, ConvPoint.of, legal)
+
+
+def _tile_of_sums(columns: Axis, h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
+    """The tile of a convolution of windows whose reduction is ordered so."""
+    if reduction == ReductionOrder.TAPS_OUTSIDE:
+        return Tile(h_i * w_i, n_i, k_i, h_i * w_i)
+    # Innermost, a row of the kernel is written out by the compiler itself, and reads neighbouring columns.
+    return Tile(h_i * w_i, n_i, k_i * columns.kernel, h_i * columns.read_by(w_i))
+
+
+def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[BlockConvPoint]:
+    """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
+    in two. A band is what is padded at once, and what all channel blocks are computed from before the next.
+
+    Raises:
+        ScheduleError: vectors would be of several groups, which `groupconv` is made for.
+    """
+    lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
+    if workload.outputs_per_group % lanes and workload.groups > 1:
+        raise ScheduleError(f"expected groups that fill vectors of {lanes} for blockconv, got workload {workload.key}")
+    blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
+    pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
+    k_options = tuple(o for o in factorisations(workload.channels_per_group, 2, lanes) if lanes % o[1] == 0)
+    coordinates = (
+        Coordinate.split("h", rows.output, 3, innermost_max=limit),
+        Coordinate.split("w", tiled, innermost_max=limit),
+        Coordinate.split("n", blocks, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", _CHANNELS, _PIXELS),
+        Coordinate.choice(
+            "reduce", *(ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))
+        ),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", *((0, 1) if columns.kernel > 1 else (0,))),
+        _padding_choice(workload) if pads else Coordinate.choice("pad_at", Padding.IN_LOADS),
+    )
+
+    tile = functools.partial(_tile_of_sums, columns)
+    shapes = [
+        (tile_rows, w_i, n_i)
+        for _, tile_rows in factorisations(rows.output, 2, limit)
+        for w_o, w_i in factorisations(tiled, 2, limit)
+        for _, n_i in factorisations(blocks, 2, limit)
+        if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
+    ]
+    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
+    reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
+    tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
+    allowed = _allowed(tiles, target, smallest)
+
+    def legal(p: BlockConvPoint) -> bool:
+        (bands, steps, h_i), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
+        accumulators = h_i * w_i * n_i
+        written_out = accumulators * p.k.inner * (columns.kernel if p.writes_columns_out else 1)
+        if tile(h_i, w_i, n_i, p.k.inner, p.reduction) not in allowed or (h_i > 1 and w_o > 1):
+            return False
+        if written_out > max(_MAX_WRITTEN_OUT, accumulators):
+            return False
+        if p.order is _PIXELS and n_o == 1:
+            return False
+        if p.order is _CHANNELS and p.padding is not Padding.BY_BAND:  # nothing belongs to a band: one row each
+            return steps == 1
+        return bands > 1 and (p.order is _PIXELS or n_o == 1)
+
+    return ScheduleSpace(workload, coordinates, BlockConvPoint.of, legal)
+
+
+def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[GroupConvPoint]:
+    """Sets of groups one after the other, in bands of rows like `blockconv`'s: no two sets read the same inputs. A tile
+    has the vectors of some sets, or some of a set's, whose sums are kept until all are there.
+
+    Raises:
+        ScheduleError: groups fill their vectors: block convolutions are made for these.
+    """
+    lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
+    shared, tiled = abreast(workload, lanes), tiled_columns(workload)
+    if shared.groups == 1:
+        raise ScheduleError(
+            f"expected groups that do not fill vectors of {lanes} for groupconv, got workload {workload.key}"
+        )
+    has_gaps = any(axis.has_gaps for axis in workload.axes)
+    coordinates = (
+        Coordinate.split("h", rows.output, 3, innermost_max=limit),
+        Coordinate.split("w", tiled, innermost_max=limit),
+        Coordinate.split("n", shared.sets * shared.vectors, 3, innermost_max=limit),
+        Coordinate("split_k", factorisations(workload.channels_per_group, 2, _MAX_UNROLLED_REDUCTION)),
+        Coordinate.choice(
+            "reduce", *(ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))
+        ),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", *((0, 1) if columns.kernel > 1 else (0,))),
+        Coordinate.choice("pad_at", Padding.AT_FIRST if has_gaps else Padding.BY_BAND),
+    )
+
+    def fits(n: Vectors) -> bool:
+        return n.passes * n.inner == shared.vectors or (n.passes == 1 and n.inner % shared.vectors == 0)
+
+    tile = functools.partial(_tile_of_sums, columns)
+    by_name = {c.name: c.options for c in coordinates}
+    shapes = {
+        (tile_rows, w_i, n_i)
+        for _, tile_rows in factorisations(rows.output, 2, limit)
+        for w_o, w_i in by_name["split_w"]
+        for n_i in {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}
+        if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
+    }
+    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
+    tiles = {tile(*shape, k, r) for shape in shapes for _, k in by_name["split_k"] for (r,) in by_name["reduce"]}
+    allowed = _allowed(tiles, target, smallest)
+
+    def legal(p: GroupConvPoint) -> bool:
+        (_, steps, h_i), (w_o, w_i) = p.h, p.w
+        if not fits(p.n) or (h_i > 1 and w_o > 1) or (has_gaps and steps > 1):
+            return False
+        accumulators = h_i * w_i * p.n.inner
+        written_out = accumulators * p.k.inner * (columns.kernel if p.writes_columns_out else 1)
+        return tile(h_i, w_i, p.n.inner, p.k.inner, p.reduction) in allowed and written_out <= max(
+            _MAX_WRITTEN_OUT, accumulators
+        )
+
+    return ScheduleSpace(workload, coordinates, GroupConvPoint.of, legal)
+
+
+def upconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
+    """Bands of rows and columns of a phase; the sums of all phases of a band are kept."""
+    phase = phase_of(workload)
+    space = _sums_of_bands(phase, target, phase.axes[0].output, tiled_columns(phase), phase.kernel_area)
+    return dataclasses.replace(space, workload=workload)
+
+
+def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
+    """Like `blockconv`, but its columns (or rows) are Winograd tiles; the sums of all products of a band are kept."""
+    axis, (rows, columns) = winograd_axis(workload), workload.axes
+    along = workload.axes[axis]
+    tiles = -(-along.output // transforms(along.kernel, along.stride).outputs)
+    if axis == 0:
+        return _sums_of_bands(workload, target, tiles, tiled_columns(workload), columns.kernel)
+    return _sums_of_bands(workload, target, rows.output, tiles, rows.kernel)
+
+
+def winograd2(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
+    """Like `winograd`, with tiles of rows and columns, several for each weight that is loaded: there are twice as many
+    weights, each for half as many sums."""
+    plans = winograd_plans(workload)
+    rows, columns = (-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, plans, strict=True))
+    return _sums_of_bands(workload, target, rows, columns, 1, _MIN_TILE_PIXELS)
+
+
+def _sums_of_bands(
+    workload: Workload, target: HardwareTarget, size: int, columns: int, taps: int, fewest_places: int = 1
+) -> ScheduleSpace[WinogradPoint]:
+    """The space of sums in `size` rows and `columns`, of at least so many places as far as the factors allow; the
+    compiler writes out the terms of `taps` by itself."""
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    blocks = num_blocks(workload.out_channels, lanes)
+    k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
+    coordinates = (
+        Coordinate.split("h", size, 3, innermost_max=limit),
+        Coordinate.split("w", columns, innermost_max=limit),
+        Coordinate.split("n", blocks, innermost_max=limit),
+        Coordinate("split_k", k_options),
+        Coordinate.choice("order", _CHANNELS, _PIXELS),
+        *parallel_choice(target, 1, 2),
+        _padding_choice(workload),
+    )
+    narrow = columns <= _NARROW_COLUMNS
+    shapes = {
+        (rows * w_i, n_i)
+        for _, rows in factorisations(size, 2, limit)
+        for w_o, w_i in factorisations(columns, 2, limit)
+        for _, n_i in factorisations(blocks, 2, limit)
+        if rows * w_i * n_i <= limit and (narrow or rows == 1 or w_o == 1)
+    }
+    fewest_places = min(fewest_places, max(m for m, _ in shapes))
+    shapes = {(m, n) for m, n in shapes if m >= fewest_places}
+    smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in shapes))
+    steps = [k * taps for _, k in k_options]
+    tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
+    allowed = _allowed(tiles, target, smallest)
+
+    def legal(p: WinogradPoint) -> bool:
+        (bands, _, rows), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
+        accumulators = rows * w_i * n_i
+        tile = Tile(rows * w_i, n_i, p.k.inner * taps, rows * w_i)
+        if tile not in allowed or not (narrow or rows == 1 or w_o == 1):
+            return False
+        if accumulators * p.k.inner > max(_MAX_WRITTEN_OUT, accumulators):
+            return False
+        if p.order is _PIXELS and (n_o == 1 or bands == 1):
+            return False
+        return p.padding is Padding.AT_FIRST or (bands > 1 and (p.order is _PIXELS or n_o == 1))
+
+    return ScheduleSpace(workload, coordinates, WinogradPoint.of, legal)
+
+
+def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace[PoolPoint]:
+    limit = max_accumulators(target)
+    coordinates = (
+        Coordinate.split("c", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
+        Coordinate.split("m", workload.input_pixels, innermost_max=_MAX_UNROLLED_REDUCTION),
+    )
+    return ScheduleSpace(workload, coordinates, PoolPoint.of, lambda p: True)

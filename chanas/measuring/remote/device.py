@@ -1,0 +1,286 @@
+"""Timing on devices elsewhere, over TVM's RPC: what is built here is sent there, and seconds come back.
+
+A device that is lost loses only what it was timing: that is timed again, on the same device once it is back or on
+another one of its key. Each device is held through a process of its own (`chanas.measuring.remote.link`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import chanas
+from chanas.compiler.linkers import find_linker, no_cross_linker
+from chanas.core.target import HardwareTarget
+from chanas.errors import MeasureError, TargetError
+from chanas.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.measuring.local.pool import no_answer
+from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.remote.link import Connect, Submit, Wait
+from chanas.measuring.remote.tracker import Address
+from chanas.measuring.requests import Ping, Request
+
+_LINK = ("-m", "chanas.measuring.remote.link")
+RETURN_WITHIN_S = 120.0
+"""Seconds to wait for a device that was lost or is busy."""
+_CONNECT_TIMEOUT_S, _SEND_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 600.0, 30.0
+POLL_S = 1.0
+MAX_LOSSES = 3
+"""Losses of devices during one timing after which the candidate itself counts as failed."""
+
+logger = logging.getLogger(__name__)
+
+
+class DeviceLostError(Exception):
+    """The device went away while it was timing; never seen by who asked for the timing."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A device's description of itself (`server.describe`)."""
+
+    target: HardwareTarget
+    tvm: str
+    chanas: str
+    llvm_cpu: str
+    machine: str
+    boot: str
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Description:
+        """Raises TargetError: it is of another version of chanas, which says other things."""
+        try:
+            return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
+        except (TypeError, KeyError):
+            raise TargetError(
+                f"the device has chanas {data.get('chanas')}, this is {chanas.__version__}; install the same on both"
+            ) from None
+
+    def check(self, here: dict[str, Any]) -> None:
+        """Check that code built here runs on the device and is timed there as it would be here.
+
+        Args:
+            here: versions and processor on this side, and what its compiler knows (`link`).
+
+        Raises:
+            TargetError: versions differ, or code for that processor can't be built here.
+        """
+        for what, theirs, mine in (("TVM", self.tvm, here["tvm"]), ("chanas", self.chanas, chanas.__version__)):
+            if theirs != mine:
+                raise TargetError(f"the device has {what} {theirs}, here it is {mine}; install the same on both")
+        if self.target.gpu is not None:
+            _check_kernels(self.target.gpu.arch)
+        is_alike = self.target.gpu is not None or self.llvm_cpu == here["llvm_cpu"]
+        if self.machine == here["machine"] and is_alike:
+            return
+        processor = f"the device is of another kind ({self.machine} {self.llvm_cpu}; here {here['machine']})"
+        if self.machine not in here["llvm_targets"]:
+            raise TargetError(f"{processor}, and the compiler here makes no code for {self.machine}")
+        if find_linker(self.target.mtriple) is None:
+            raise TargetError(f"{processor}, and {no_cross_linker(self.target.mtriple)}")
+
+
+def _check_kernels(arch: str) -> None:
+    """Raises TargetError: kernels for a GPU of that architecture can't be compiled here; says what to install."""
+    from chanas.compiler.cuda.nvrtc import check_arch
+    from chanas.devices.cuda_runtime import load_cudart
+
+    check_arch(arch)
+    load_cudart()
+
+
+class RemoteDevice:
+    """One device of a key, taken from the tracker on first use; a call waits for its answer, as that of a worker does.
+
+    `target` is the kind that is wanted, `cpu` or `cuda`; a GPU is taken beside other processes there when `shared`. A
+    device that is lost is waited for `return_within_s`.
+    """
+
+    def __init__(
+        self,
+        tracker: Address,
+        key: str,
+        num_threads: int,
+        dtype: str,
+        *,
+        target: str = "cpu",
+        shared: bool = False,
+        return_within_s: float = RETURN_WITHIN_S,
+        link: Callable[[], WorkerProcess] | None = None,
+    ) -> None:
+        self.tracker, self.key = tracker, key
+        self.num_lost = 0
+        self.num_devices = self.num_free = 0
+        """Devices of the key, and those that were free for others, when this one was taken."""
+        self.description: Description | None = None
+        self._num_threads = num_threads
+        self._used = {"num_threads": num_threads, "dtype": dtype, "target": target, "shared": shared}
+        self._return_within_s = return_within_s
+        self._link = (link or _start_link)()
+        self._connected = self._closed = self._let_go = False
+        self.is_local = False
+        """True for this very machine, of which some cores are then timed on."""
+
+    # ---- connection -------------------------------------------------------------------------------------------------
+    def connect(self, within_s: float | None = None) -> Description:
+        """Take a device of the key; waits for a busy one, later for a lost one to come back, and meanwhile for a
+        tracker that is away.
+
+        Args:
+            within_s: how long; by default as long as a lost one is waited for.
+
+        Raises:
+            MeasureError: none came within the time, or there was none at first.
+            TargetError: it is of another kind than this side, or than the one before.
+        """
+        within_s = self._return_within_s if within_s is None else within_s
+        deadline = time.monotonic() + within_s
+        waits = self.description is not None
+        while True:
+            found = self.try_connect()
+            if isinstance(found, Description):
+                return found
+            waits |= found.kind is ErrorKind.BUSY  # from then on for a tracker that goes away and comes back, too
+            if not waits or self._let_go:
+                raise MeasureError(found.message)
+            if time.monotonic() > deadline:
+                raise self.gone(found, within_s)
+            time.sleep(POLL_S)
+            if self._let_go:
+                raise MeasureError(found.message)
+
+    def gone(self, reason: WorkerError, within_s: float) -> MeasureError:
+        """Return the error for a key without a free device for as long as one is waited for."""
+        what = "became free" if self.description is None else "came back"
+        return MeasureError(
+            f"no device of key '{self.key}' {what} within {within_s:g} s ({reason.message}); what was "
+            "measured is kept, and the same command goes on when one is there"
+        )
+
+    def try_connect(self) -> Description | WorkerError:
+        """Take a device of the key if one is free now; otherwise the reason why there is none.
+
+        Raises:
+            TargetError: it is of another kind than this side, or than the one before.
+        """
+        connect = Connect(self.tracker.host, self.tracker.port, self.key, self._used)
+        here = self._link.call(Ping(), _CONNECT_TIMEOUT_S)
+        answer = here if here.error is not None else self._link.call(connect, _CONNECT_TIMEOUT_S)
+        if answer.error is not None:
+            if answer.error.kind is not ErrorKind.BUSY and answer.error.exception_class is not MeasureError:
+                self._drop()  # but for the tracker's word, which leaves the link as it is
+            return answer.error
+        try:
+            description = Description.from_json(answer.result["device"])
+            description.check(here.result)
+            if self.description is not None:
+                check_alike(self.description, description, self.key)
+        except TargetError:
+            self._drop()  # it is free for others
+            raise
+        if answer.result.get("warning"):
+            logger.warning("a device of key '%s': %s", self.key, answer.result["warning"])
+        self.is_local = bool(description.boot) and description.boot == here.result["boot"]
+        self.description = description
+        self.num_devices, self.num_free = answer.result["num_devices"], answer.result["num_free"]
+        self._connected = True
+        return description
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+    def call(self, request: Request, timeout_s: float) -> Answer:
+        """Run one request by the device's worker; when the device is lost over it, once more when there is one again.
+
+        Raises:
+            MeasureError: no device came back, or one can't time at all.
+        """
+        lost = ""
+        for _ in range(MAX_LOSSES):
+            if not self._connected:
+                self._let_go = self._closed
+                self.connect()
+            try:
+                return self.attempt(request, timeout_s)
+            except DeviceLostError as error:
+                lost = str(error)
+            if self._let_go:
+                return no_answer(request)
+        return Answer(None, describe_loss(request, lost))
+
+    def attempt(self, request: Request, timeout_s: float) -> Answer:
+        """Run one request by the worker of the device that is held.
+
+        Raises:
+            DeviceLostError: it was lost over the request.
+            MeasureError: it can't time at all.
+        """
+        submit = Submit(request.to_json(), self._num_threads, timeout_s)
+        self._let_go = self._closed
+        answer = self._link.call(submit, _SEND_TIMEOUT_S)
+        while answer.error is None and "pending" in answer.result:
+            answer = self._link.call(Wait(), _REPLY_TIMEOUT_S)
+        if answer.error is None:
+            return Answer.from_json(answer.result)
+        if answer.error.exception_class is MeasureError:  # its worker can't start: no candidate's fault
+            raise MeasureError(f"a device of key '{self.key}' can't time: {answer.error.message}")
+        self.num_lost += 1
+        self._drop()
+        raise DeviceLostError(answer.error.message)
+
+    @property
+    def is_connected(self) -> bool:
+        """True if a device is held, as far as is known."""
+        return self._connected
+
+    def _drop(self) -> None:
+        self._connected = False
+        self._link.stop()
+
+    def stop(self) -> None:
+        """Give up the call that another thread waits for, and the session; the next call takes a device again."""
+        self._let_go = True
+        self._drop()
+
+    def close(self) -> None:
+        """Release the device; it is not taken again."""
+        self._closed = self._let_go = True
+        self._drop()
+        self._link.close()
+
+
+def _start_link() -> WorkerProcess:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    return WorkerProcess(1, cores, _LINK)
+
+
+def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | None = None) -> str:
+    """Describe a free device of the key (taken for a moment), or say why there is none."""
+    process = (link or _start_link)()
+    try:
+        answer = process.call(Connect(tracker.host, tracker.port, key, {}), _CONNECT_TIMEOUT_S)
+    finally:
+        process.close()
+    if answer.error is not None:
+        return "in use" if answer.error.kind is ErrorKind.BUSY else answer.error.message
+    try:
+        return Description.from_json(answer.result["device"]).target.description
+    except TargetError as error:
+        return str(error)
+
+
+def describe_loss(request: Request, reason: str) -> WorkerError:
+    """The error of a timing over which devices are lost again and again."""
+    text = f"the device was lost {MAX_LOSSES} times in {request.call}, the last time: {reason}"
+    return WorkerError(ErrorKind.CRASH, text)
+
+
+def check_alike(one: Description, other: Description, key: str) -> None:
+    """Raises TargetError: two devices of a key are of different kinds; their seconds don't belong in one table."""
+    if one.target.fingerprint != other.target.fingerprint:
+        raise TargetError(
+            f"the devices of key '{key}' are of different kinds: {one.target.device} ({one.target.fingerprint}) and "
+            f"{other.target.device} ({other.target.fingerprint}); give each kind a key of its own"
+        )

@@ -1,1 +1,0 @@
-"""Scheduled functions compiled to libraries."""

@@ -1,1 +1,0 @@
-"""CPU code: lowering, objects, static libraries."""

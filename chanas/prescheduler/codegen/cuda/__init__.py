@@ -1,1 +1,0 @@
-"""CUDA code: kernels printed, compiled by NVRTC, and packed into programs."""

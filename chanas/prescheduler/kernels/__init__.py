@@ -1,1 +1,0 @@
-"""Operators, their schedule spaces and their schedules, one folder per processor."""

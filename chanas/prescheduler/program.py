@@ -1,0 +1,266 @@
+"""A program tuned operator by operator."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from chanas.compiler.space import Point
+from chanas.core.target import HardwareTarget
+from chanas.core.units import format_bytes
+from chanas.errors import MeasureError, ModelError
+from chanas.measuring.canary import Canary
+from chanas.measuring.local.pool import Pool
+from chanas.measuring.local.worker import memory_limit
+from chanas.models.graph import Constant
+from chanas.models.program import Program
+from chanas.operators.workload import Workload
+from chanas.prescheduler.records.remeasure import rank_records
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.tuning.jobs import TuningJobs, legal_records
+from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families, try_points
+from chanas.prescheduler.tuning.take_over import TakenOver, tune_share
+from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.warm_start import WarmStart
+
+_NUM_LIKELY = 3
+_GUESSED_S_PER_FLOP = 1e-10
+"""A guess for networks of which nothing was measured."""
+_SETTLE_S, _SETTLE_SHARE = 0.4, 0.2
+"""Seconds for measuring the best points of an operator again, and the largest part of all time that they get."""
+_WORKER_BYTES = 300_000_000
+"""Bytes that a worker has allocated when it has loaded TVM."""
+
+DEFAULT = "default"
+"""The origin of a schedule that nobody measured: of its space the one that promises most (`default_points`)."""
+
+
+@dataclass(frozen=True)
+class ChosenOperator:
+    """An operator of a program: the one that is taken of those that compute the same, its schedule, and its time alone
+    with cold weights.
+
+    taken_from  where its schedule comes from without a trial of its own: another operator (`TakenOver.origin`), or
+                `DEFAULT`; the seconds are a guess then
+    """
+
+    workload: Workload
+    point: Point
+    seconds: float
+    taken_from: str = ""
+
+
+Choices = Mapping[tuple[Workload, ...], ChosenOperator]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The effort that a network is tuned with.
+
+    config     trials per operator, kept ones included
+    deadline_s reading of `time.monotonic` at which tuning ends
+    cost_model gp, random, or attention:FILE (`cost_model.models`)
+    tune_share the fewest operators that make up so much of all operations are tuned; the others take schedules over
+    """
+
+    config: TuneConfig
+    deadline_s: float = math.inf
+    cost_model: str = "gp"
+    seed: int = 0
+    warm_start: WarmStart | None = None
+    tune_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class TunedOperators:
+    """Result of tuning.
+
+    num_stopped operators of which fewer points were tried than were asked for: nothing better than noise was expected
+    warm_start  what another device's records were used for, where there were any
+    """
+
+    choices: Choices
+    num_new_trials: int = 0
+    num_failed_trials: int = 0
+    num_stopped: int = 0
+    drift: str = ""
+    warm_start: str = ""
+
+
+def first_choices(program: Program, target: HardwareTarget, store: RecordStore) -> Choices:
+    """Schedules to begin with: the best of those that were measured before, and the default where there are none."""
+    records = {w: rank_records(legal_records(w, target, store)) for w in program.workloads()}
+    return with_defaults(program, target, choose(program, records))
+
+
+def with_defaults(program: Program, target: HardwareTarget, choices: Choices) -> Choices:
+    """The choices, and for each operator that has none the first that computes it, with its default schedule: its
+    seconds are guessed from those that were measured."""
+    measured = [(c.seconds, c.workload.num_flops) for c in choices.values()]
+    per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
+    defaults = {}
+    for operation in program.tuned:
+        if operation.choices not in choices and operation.choices not in defaults:
+            workload = operation.choices[0]
+            [point] = ranked_points(workload, target, 1)
+            defaults[operation.choices] = ChosenOperator(workload, point, per_flop * workload.num_flops, DEFAULT)
+    return {**choices, **defaults}
+
+
+def working_choices(program: Program, target: HardwareTarget, choices: Choices, pool: Pool, scratch: Path) -> Choices:
+    """Choices whose default schedules were built, run and compared each alone, and replaced by the next likely ones
+    where they do not work.
+
+    Raises:
+        MeasureError: of an operator none works; names it.
+    """
+    unproven = {key: c for key, c in choices.items() if c.taken_from == DEFAULT}
+    points = {c.workload: ranked_points(c.workload, target, _NUM_LIKELY) for c in unproven.values()}
+    working, errors = try_points(points, target, pool, scratch)
+    for chosen in unproven.values():
+        if chosen.workload not in working:
+            raise MeasureError(f"no schedule of operator {chosen.workload.key} works ({errors[chosen.workload][0]})")
+    return {**choices, **{key: replace(c, point=working[c.workload]) for key, c in unproven.items()}}
+
+
+def tune_program(
+    program: Program,
+    target: HardwareTarget,
+    store: RecordStore,
+    settings: ModelSettings,
+    pool: Pool,
+    scratch: Path,
+    *,
+    progress: bool = True,
+    keep_best: Callable[[Choices], object] | None = None,
+) -> TunedOperators:
+    """Tune the operators of a program, most where most of its time goes; every kept record is reused. An operator for
+    which there was no time, or of which no schedule that was tried works, has its default schedule.
+
+    Args:
+        pool: builds and times.
+        scratch: a folder for what is made on the way.
+        progress: show a progress bar.
+        keep_best: gets what is best so far, about once a minute.
+
+    Raises:
+        MeasureError: families of operators do not work on the device.
+    """
+    workloads, before = program.workloads(), store.count()
+    canary = Canary(target, scratch, store.add_canary)
+
+    left_s = max(0.0, settings.deadline_s - time.monotonic())
+    settle_s = min(_SETTLE_S * len(workloads), _SETTLE_SHARE * left_s)
+    jobs = TuningJobs(
+        pool,
+        target,
+        store,
+        settings.config,
+        scratch,
+        settings.cost_model,
+        settings.seed,
+        weight_bytes(program),
+        len(program.tuned),
+        canary,
+        settings.warm_start,
+        settings.deadline_s - settle_s,
+        settings.deadline_s,
+        keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store)),
+    )
+    if left_s:
+        require_families(remaining_workloads(workloads, target, store, settings.config), target, pool, scratch)
+    groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
+    found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
+    choices = with_defaults(program, target, choose(program, found.records, found.taken))
+    after, start = store.count(), settings.warm_start
+    used = "" if start is None else start.describe(store.warm_starts([w.key for w in workloads]))
+    stopped = sum(jobs.is_stopped(w) for w in workloads)
+    return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], stopped, canary.describe(), used)
+
+
+def weight_bytes(program: Program) -> int:
+    """Bytes of a program's weights: how much passes through the caches before an operator runs again."""
+    return sum(o.weight.nbytes for o in program.tuned if o.weight is not None)
+
+
+def check_provable(program: Program) -> None:
+    """Refuse a network that cannot be proven in the end, before the time for tuning it is spent: a worker holds its
+    weights twice, as the case's arrays and as tensors.
+
+    Raises:
+        ModelError: they are more than a worker may allocate.
+    """
+    constants = sum(r.value.nbytes for o in program.others for r in o.reads if isinstance(r, Constant))
+    weights, limit = weight_bytes(program) + constants, memory_limit()
+    needed = 2 * weights + activation_bytes(program) + _WORKER_BYTES
+    if needed > limit:
+        raise ModelError(
+            f"the network has {format_bytes(weights)} of weights, and proving it takes about "
+            f"{format_bytes(needed)} in one process, which may allocate {format_bytes(limit)}; tune a smaller network"
+        )
+
+
+def _counts(program: Program, workloads: Sequence[Workload]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """float64[1, W]: occurrences of each operator in the program; those that compute the same count as often each."""
+    column = {w: i for i, w in enumerate(workloads)}
+    counts = np.zeros((1, len(workloads)))
+    for operation in program.tuned:
+        for workload in operation.choices:
+            counts[0, column[workload]] += 1.0
+    return counts
+
+
+def choose(
+    program: Program,
+    records: Mapping[Workload, Sequence[TuningRecord]],
+    taken: Mapping[Workload, TakenOver] = MappingProxyType({}),
+) -> Choices:
+    """The fastest of the operators that compute the same, for those of which any works; what was measured goes before
+    what was taken over."""
+    chosen: dict[tuple[Workload, ...], ChosenOperator] = {}
+    for operation in program.tuned:
+        best = [
+            ChosenOperator(workload, found[0].point, found[0].again_s or found[0].seconds or math.inf)
+            for workload in operation.choices
+            if (found := records.get(workload))
+        ]
+        best = best or [
+            ChosenOperator(workload, idea.point, idea.seconds, idea.origin)
+            for workload in operation.choices
+            if (idea := taken.get(workload))
+        ]
+        if best:
+            chosen[operation.choices] = min(best, key=lambda c: c.seconds)
+    return chosen
+
+
+def activation_bytes(program: Program) -> int:
+    """Peak bytes of values that are needed at one time, without what an operator keeps for itself."""
+    lanes = program.lanes
+    last: dict[int, int] = dict.fromkeys(program.outputs, len(program.operations))
+    for i, operation in enumerate(program.operations):
+        for read in operation.reads:
+            if isinstance(read, int):
+                last[read] = max(last.get(read, 0), i)
+    first = len(program.inputs)
+    live: dict[int, int] = {}
+    peak = 0
+    for i, operation in enumerate(program.operations):
+        value = operation.value
+        live[first + i] = math.prod(value.memory_shape(lanes)) * np.dtype(value.dtype).itemsize
+        peak = max(peak, sum(live.values()))
+        live = {v: size for v, size in live.items() if last.get(v, -1) > i}
+    return peak
+
+
+def share_of_others(choices: Choices, program: Program, seconds: float) -> float:
+    """The share of a network's time that its tuned operators, timed alone, do not account for; at least 0."""
+    tuned = math.fsum(choices[o.choices].seconds for o in program.tuned)
+    return max(0.0, 1.0 - tuned / seconds)

@@ -1,0 +1,373 @@
+"""Random operators and blocks, devices of every kind, and what runs them: shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from chanas.compiler.backends import BACKENDS, schedule_space
+from chanas.compiler.cases import ReferenceCase, random_network
+from chanas.compiler.cpu.reference import block_case, operator_case
+from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
+from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.progress import PlainLines
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.task import Task
+from chanas.devices.host import load_target
+from chanas.devices.timing import TimingSettings
+from chanas.files.run import RunDirectory
+from chanas.measuring.answers import Answer, Timing, WorkerError
+from chanas.measuring.candidates import Candidate, CandidatePipeline
+from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.outcomes import Outcome
+from chanas.measuring.requests import BuildBlock, BuildOperator, BuildOperators, BuildRequest, Measure, MeasureInTurns
+from chanas.measuring.wire import to_json
+from chanas.operators.epilogues import PLAIN, USUAL
+from chanas.operators.steps import device_workloads
+from chanas.operators.workload import Operator, Workload
+from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, preschedule
+from chanas.prescheduler.tables.networks import NetworkJob
+from chanas.prescheduler.tuning.preflight import PREFIX
+from chanas.prescheduler.tuning.tuner import TuneConfig
+
+HOST = load_target("cpu")
+OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "winograd2")
+EPILOGUES = USUAL
+ANY_EPILOGUE = (*PLAIN, "leaky0.01", "leaky0.1")
+WORKLOAD = Workload("pointwise", 4, 8, 32)
+QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
+# Powers of two, odd sizes and primes: what a split has to divide.
+SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13)
+
+# Two stages of one block, of which one has squeeze-excite: few operators, small ones.
+NANO = SearchSpace(
+    name="nano",
+    resolutions=(8,),
+    width_multipliers=(1.0, 2.0),
+    kernel_sizes=(3,),
+    expand_ratios=(2,),
+    depths=(1,),
+    in_channels=3,
+    stem_width=8,
+    stem_stride=2,
+    first_width=8,
+    stages=(
+        StageSpec(width=8, stride=1, activation="relu", use_se=False),
+        StageSpec(width=16, stride=2, activation="hswish", use_se=True),
+    ),
+    head_width=16,
+    feature_width=16,
+)
+# Sixteen architectures of the same blocks, enough to search among.
+CHOICES = dataclasses.replace(NANO, name="choices", width_multipliers=(1.0,), kernel_sizes=(3, 5), expand_ratios=(2, 3))
+NUM_CLASSES = 5
+
+
+def device(lanes: int = 16, num_threads: int = 1) -> HardwareTarget:
+    """This machine, used with vectors of `lanes` values: 32 registers of 16, or 16 smaller ones."""
+    return dataclasses.replace(
+        HOST, num_threads=num_threads, vector_lanes=lanes, num_vector_registers=32 if lanes == 16 else 16
+    )
+
+
+def plant_worker(patch: pytest.MonkeyPatch, kind: str, command: tuple[str, ...]) -> None:
+    """Have another program compile and time for devices of a kind."""
+    patch.setitem(BACKENDS, kind, dataclasses.replace(BACKENDS[kind], worker=command))
+
+
+DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes in (16, 8, 4) for threads in (1, 2)}
+NEON = dataclasses.replace(device(lanes=4), num_vector_registers=32)
+"""This machine, used as an ARM core is: short vectors, and as many registers as long ones have."""
+DEVICES["neon"] = NEON
+
+
+# ---- random operators and points ------------------------------------------------------------------------------------
+def random_workload(op: Operator, rng: np.random.Generator, max_channels: int = 200) -> Workload:
+    """An operator of small odd and even sizes, with channels that seldom fill their vectors."""
+    size, epilogue = int(rng.choice(SIZES)), EPILOGUES[rng.integers(len(EPILOGUES))]
+    channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
+    out_channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
+    kernel_size, stride = int(rng.choice([3, 5, 7])), int(rng.choice([1, 2]))
+    if op == "pool":
+        return Workload(op, size, channels, channels)
+    if op == "depthwise":
+        return Workload(op, size, channels, channels, kernel_size, stride, epilogue)
+    if op == "winograd2":
+        kernel_size, stride = min(kernel_size, 5), 1
+    if op in ("blockconv", "winograd", "winograd2"):
+        kernel_size = int(rng.choice([1, 3, 5, 7])) if op == "blockconv" else kernel_size
+        channels = int(rng.integers(1, 1 + max_channels // 2))
+        return Workload(op, size, channels, out_channels, kernel_size, stride, epilogue)
+    if op == "conv":
+        return Workload(op, size, int(rng.choice([1, 3])), out_channels, kernel_size, stride, epilogue)
+    if rng.random() < 0.2:
+        out_channels = int(rng.integers(2, 40))  # a number of classes
+    scaled, residual = bool(rng.integers(2)), bool(rng.integers(2))
+    return Workload(op, size, channels, out_channels, 1, 1, epilogue, scaled, residual)
+
+
+generators = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+workloads = st.builds(random_workload, st.sampled_from(OPERATORS), generators)
+
+
+def random_points(block: BlockConfig, target: HardwareTarget, rng: np.random.Generator) -> list[Point]:
+    """A random point for each operator of a block."""
+    return [schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
+
+
+def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Point]:
+    """A few points that together take every option of every coordinate that any legal point takes."""
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    chosen = []
+    for point in space.sample(len(space.points), rng):
+        options = set(space.groups(point).items())
+        if not options <= seen:
+            seen |= options
+            chosen.append(point)
+    return chosen
+
+
+# ---- real measurements ----------------------------------------------------------------------------------------------
+class Workbench:
+    """Builds operators and blocks in worker processes and compares what they compute with PyTorch."""
+
+    def __init__(self, pool: WorkerPool, folder: Path) -> None:
+        self.pool, self.folder = pool, folder
+        self._count = 0
+
+    def path(self, suffix: str) -> Path:
+        """A path that was never used before (workers know cases and libraries by their paths)."""
+        self._count += 1
+        return self.folder / f"{self._count}{suffix}"
+
+    def save(self, case: ReferenceCase) -> Path:
+        path = self.path(".npz")
+        case.save(path)
+        return path
+
+    def candidate(
+        self,
+        what: Workload | BlockConfig,
+        points: Any,
+        target: HardwareTarget = HOST,
+        case: ReferenceCase | None = None,
+    ) -> Candidate[int]:
+        """An operator at a point or a block at one point per operator, by default against its own reference case."""
+        library = self.path(".so")
+        if isinstance(what, Workload):
+            case = case or operator_case(what, target.vector_lanes)
+            build: BuildRequest = BuildOperator(target=target, library=library, workload=what, point=points)
+        else:
+            case = case or block_case(what, target.vector_lanes, target.dtype)
+            build = BuildBlock(target=target, library=library, block=what, points=points)
+        return Candidate(self._count, build, Measure(library=library, case=self.save(case), settings=QUICK))
+
+    def run(self, candidates: Iterable[Candidate[int]]) -> list[Outcome]:
+        """One outcome per candidate, in order."""
+        line: CandidatePipeline[int] = CandidatePipeline(self.pool)
+        tokens = []
+        for candidate in candidates:
+            line.submit(candidate)
+            tokens.append(candidate.token)
+        outcomes = {}
+        while line.num_in_flight:
+            outcomes.update({c.token: o for c, o in line.finished()})
+        return [outcomes[t] for t in tokens]
+
+
+# ---- measurements that nobody makes ---------------------------------------------------------------------------------
+def landscape_seconds(space: ScheduleSpace, point: Point) -> float:
+    """A machine that wants some 12 accumulators and a long unrolled reduction; bigger 1×1 convolutions take longer."""
+    named = space.groups(point)
+    accumulators = named["split_m"][-1] * named["split_n"][-1]
+    log_s = 0.3 * math.log2(accumulators / 12) ** 2 - 0.15 * math.log2(named["split_k"][-1]) + 0.1 * named["order"][0]
+    return space.workload.num_flops * 1e-11 * math.exp(log_s)
+
+
+Seconds = Callable[[Any], float | str]
+"""Seconds of what a build request asked for, or the error of its timing."""
+
+
+class BuildAgain(BuildOperator):
+    """What a `SyntheticPool` asks the seconds of where a point is timed again, in turns."""
+
+
+def family_of(asked: BuildRequest) -> str | None:
+    """The family of the operator that a request compiles, if it compiles one."""
+    return asked.workload.op if isinstance(asked, BuildOperator) else None
+
+
+def block_of(asked: BuildRequest) -> BlockConfig | None:
+    """The block that a request compiles, if it compiles one."""
+    return asked.block if isinstance(asked, BuildBlock) else None
+
+
+def synthetic_seconds(asked: BuildRequest) -> float | str:
+    """Between 1 and 2 µs, the same whenever the same thing is asked."""
+    arguments = asked.to_json()["arguments"]
+    return hashed_seconds(*(arguments.get(k) for k in ("workload", "block", "point", "points")))
+
+
+def hashed_seconds(*what: Any) -> float:
+    """Between 1 and 2 µs, by a hash of what can be written as JSON."""
+    return 1e-6 * (1.0 + zlib.crc32(json.dumps(what, sort_keys=True).encode()) / 2**32)
+
+
+def timed(seconds: float, spread_s: float = 0.0, device: int = 0) -> Answer:
+    """A worker's answer about a program that computes the right thing."""
+    return Answer(to_json(Timing(seconds, spread_s, 1, 0.0)), None, 0.1, device)
+
+
+def failed(error: str) -> Answer:
+    """A worker's answer that is an error, as it is stored."""
+    return Answer(None, WorkerError.read(error), 0.1)
+
+
+def answered(answer: Answer) -> Future[Answer]:
+    future: Future[Answer] = Future()
+    future.set_result(answer)
+    return future
+
+
+class SyntheticPool:
+    """Stands where a `WorkerPool` stands and invents the seconds; remembers what it was asked to build and to time.
+
+    `seconds` gets the request of the build and returns seconds, or the error of the measurement; what is measured in
+    turns is asked for one by one, as `BuildAgain`, and one error is that of all. `code`, if there is one, gets the
+    request of the build too. Operators of the check before the tuning work, whatever `seconds` says, and are listed
+    apart, in `checked`.
+    """
+
+    num_builders = num_devices = 1
+
+    def __init__(self, seconds: Seconds = synthetic_seconds, overlap: bool = True):
+        self.seconds, self.overlap = seconds, overlap
+        self.built: list[Any] = []
+        self.checked: list[Any] = []
+        self.timed: list[Path] = []
+        self.turns: list[BuildOperators] = []
+        self.code: Callable[[BuildOperator], str] | None = None
+        self.timing_s = self.building_s = 0.0
+        self.num_renewed = 0
+        self.compute = None
+        self.expected: list[int] = []
+
+    def renew_timers(self) -> None:
+        self.num_renewed += 1
+
+    def expect(self, num_builds: int) -> None:
+        self.expected.append(num_builds)
+
+    def __enter__(self) -> SyntheticPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def build(self, request: Any, timeout_s: float) -> Future[Answer]:
+        self.building_s += 0.1
+        if isinstance(request, BuildOperators):
+            self.turns.append(request)
+            request.library.mkdir(exist_ok=True)
+        elif is_preflight(request.library):
+            self.checked.append(request)
+        else:
+            self.built.append(request)
+            request.library.touch()
+        is_one = isinstance(request, BuildOperator)
+        return answered(Answer({"code": self.code(request)} if self.code and is_one else None, None, 0.1))
+
+    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+        self.timing_s += 0.1
+        if isinstance(request, MeasureInTurns):
+            return answered(self._measure_in_turns(request.library))
+        if is_preflight(request.library):
+            return answered(timed(1e-6))
+        self.timed.append(request.library)
+        seconds = self.seconds(next(b for b in reversed(self.built) if b.library == request.library))
+        return answered(failed(seconds) if isinstance(seconds, str) else timed(seconds))
+
+    def _measure_in_turns(self, library: Path) -> Answer:
+        asked = next(b for b in reversed(self.turns) if b.library == library)
+        members = []
+        for point in asked.points:
+            seconds = self.seconds(
+                BuildAgain(target=asked.target, library=library, workload=asked.workload, point=point)
+            )
+            if isinstance(seconds, str):
+                return failed(seconds)
+            members.append(timed(seconds).to_json())
+        return Answer(members, None, 0.1)
+
+
+def is_preflight(library: Path) -> bool:
+    """Whether a library is of the check that comes before the tuning."""
+    return library.name.startswith(PREFIX)
+
+
+def invented(library: Path, token: Any = 0, **settings: Any) -> Candidate[Any]:
+    """A candidate for a pool that builds and times nothing: what it is of says nothing."""
+    build = BuildOperator(target=HOST, library=library, workload=WORKLOAD, point=())
+    return Candidate(token, build, Measure(library=library, case=library.with_suffix(".npz")), **settings)
+
+
+# ---- tables and networks --------------------------------------------------------------------------------------------
+def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: HardwareTarget, seed: int = 0) -> LatencyLUT:
+    """A table with a random schedule for every operator."""
+    rng = np.random.default_rng(seed)
+    rows = {}
+    for block in blocks:
+        keys = [w.key for w in device_workloads(block, target)]
+        rows[block.key] = LUTRow(1e-5, 1e-7, 1, tuple(zip(keys, random_points(block, target, rng), strict=True)))
+    return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, target.batch), rows)
+
+
+def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0, batch: int = 1) -> NetworkJob:
+    """A network with random weights and BN statistics, and PyTorch's logits on random images."""
+    return NetworkJob(tuple(blocks), *random_network(blocks, seed, batch), library)
+
+
+def interrupted_bar(num_updates: int) -> Callable[..., PlainLines]:
+    """A progress bar at whose `num_updates`-th step somebody presses Ctrl-C."""
+
+    class Interrupted(PlainLines):
+        steps = 0
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.steps += 1
+            if self.steps == num_updates:
+                raise KeyboardInterrupt
+            return super().update(n)
+
+    def new_bar(total: int, desc: str, unit: str, enabled: bool = True, **options: Any) -> PlainLines:
+        return Interrupted(time.monotonic, total=total, desc=desc, unit=unit, disable=not enabled, **options)
+
+    return new_bar
+
+
+def fill_table(
+    run: RunDirectory,
+    space: SearchSpace,
+    target: HardwareTarget,
+    num_classes: int,
+    config: TuneConfig,
+    *,
+    progress: bool = False,
+    open_pool: Any = None,
+    **settings: Any,
+) -> PrescheduleSummary:
+    """The prescheduler with what differs from the default settings."""
+    how = TableSettings(config, **settings)
+    return preschedule(run, Task(space, num_classes), target, how, progress=progress, open_pool=open_pool)

@@ -1,0 +1,290 @@
+"""chanas/measuring/remote/device.py: a device that vanishes loses nothing but time, and one line says that
+it is gone."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chanas
+from chanas.compiler.cuda import nvrtc as cuda_nvrtc
+from chanas.devices import cuda_runtime
+from chanas.devices.target_files import describe_target
+from chanas.errors import ChanasError, MeasureError, TargetError
+from chanas.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.remote import device as remote
+from chanas.measuring.remote.device import Description, RemoteDevice, check_alike, what_it_is
+from chanas.measuring.remote.link import Submit
+from chanas.measuring.remote.tracker import Address
+from chanas.measuring.requests import Measure, Request
+
+from ...compiler.workbench import HOST
+
+PROCESSOR = {"llvm_cpu": "znver4", "machine": "x86_64"}
+HERE = {"tvm": "1", **PROCESSOR, "boot": "b", "llvm_targets": ["aarch64", "x86_64"]}
+THERE = {"target": HOST.to_json(), "tvm": "1", "chanas": chanas.__version__, **PROCESSOR, "boot": "other"}
+PI4 = dataclasses.replace(HOST, mcpu="cortex-a72", mtriple="aarch64-linux-gnu")
+BOARD = {"target": PI4.to_json(), "llvm_cpu": "cortex-a72", "machine": "aarch64"}
+DONE = Answer({"seconds": 1.0}, None, 0.1).to_json()
+BUSY = WorkerError(ErrorKind.BUSY, "all 2 of them are in use")
+PENDING = {"pending": True}
+TIMING = Measure(library=Path("kernel.so"), case=Path("case.npz"))
+
+
+class Script:
+    """Stands where a link process stands: answers as it is told to, one list for each call; strings are errors."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.answers = {"connect": [{"device": THERE}], "submit": [DONE], "wait": [DONE]} | answers
+        self.asked: list[str] = []
+        self.num_stops = 0
+
+    def call(self, request: Request, _timeout_s: float) -> Answer:
+        name = request.call
+        if name == "ping":
+            return Answer(HERE, None, 0.0)
+        self.asked.append(name)
+        left = self.answers[name]
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if name == "connect" and isinstance(answer, dict) and "device" in answer:
+            answer = {**answer, "num_devices": 4, "num_free": 2}
+        return Answer.of(WorkerError.read(answer) if isinstance(answer, str) else answer)
+
+    def stop(self) -> None:
+        self.num_stops += 1
+
+    close = stop
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "POLL_S", 0.01)
+
+
+def device(script: Script, return_within_s: float = 0.05) -> RemoteDevice:
+    def linked() -> WorkerProcess:
+        return script  # type: ignore[return-value]
+
+    return RemoteDevice(Address("tracker", 1), "pi4", 1, "f32", return_within_s=return_within_s, link=linked)
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------------
+def test_an_answer_is_the_devices_own() -> None:
+    script = Script(submit=[PENDING], wait=[PENDING, DONE])
+    assert device(script).call(TIMING, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
+    assert script.asked == ["connect", "submit", "wait", "wait"]
+
+
+def test_a_device_knows_how_many_there_are() -> None:
+    there = device(Script())
+    there.connect()
+    assert (there.num_devices, there.num_free) == (4, 2)
+
+
+def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
+    error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 11 (SIGSEGV) in measure")
+    script = Script(submit=[Answer(None, error, 0.2).to_json()])
+    there = device(script)
+    assert there.call(TIMING, 1.0) == Answer(None, error, 0.2)
+    assert (there.num_lost, script.num_stops) == (0, 0)
+
+
+@pytest.mark.parametrize("lost", ["crash: the worker ended with exit code 1 in submit", "RuntimeError: reset by peer"])
+def test_what_a_lost_device_was_timing_is_timed_again(lost: str) -> None:
+    script = Script(submit=[lost, DONE])
+    there = device(script)
+    assert there.call(TIMING, 1.0).result == {"seconds": 1.0}
+    assert there.num_lost == 1
+    assert script.asked == ["connect", "submit", "connect", "submit"]
+
+
+def test_a_lost_device_is_waited_for() -> None:
+    script = Script(connect=[{"device": THERE}, "MeasureError: no device of key 'pi4'", BUSY, {"device": THERE}])
+    script.answers["submit"] = ["RuntimeError: gone", DONE]
+    assert device(script, return_within_s=20.0).call(TIMING, 1.0).error is None
+
+
+def test_a_device_that_stays_away_ends_with_one_line() -> None:
+    script = Script(connect=[{"device": THERE}, "MeasureError: no tracker answers"], submit=["RuntimeError: gone"])
+    with pytest.raises(
+        MeasureError, match=r"no device of key 'pi4' came back within 0.05 s \(no tracker answers\); what"
+    ):
+        device(script).call(TIMING, 1.0)
+
+
+def test_what_takes_the_device_with_it_every_time_is_a_failed_candidate() -> None:
+    script = Script(submit=["RuntimeError: the board rebooted"])
+    answer = device(script).call(TIMING, 1.0)
+    assert str(answer.error) == "crash: the device was lost 3 times in measure, the last time: the board rebooted"
+
+
+def test_a_device_whose_worker_cannot_start_is_no_lost_one() -> None:
+    there = device(Script(submit=["MeasureError: a worker process could not start"]))
+    with pytest.raises(MeasureError, match=r"^a device of key 'pi4' can't time: a worker process could not start$"):
+        there.call(TIMING, 1.0)
+    assert there.num_lost == 0
+
+
+def test_a_call_that_is_given_up_comes_back_at_once() -> None:
+    waiting, given_up = threading.Event(), threading.Event()
+
+    class Hanging(Script):
+        def call(self, request: Request, timeout_s: float) -> Answer:
+            if isinstance(request, Submit):
+                waiting.set()
+                given_up.wait(20.0)
+                return Answer.of(WorkerError(ErrorKind.CRASH, "the worker ended with signal 9 (SIGKILL) in submit"))
+            return super().call(request, timeout_s)
+
+        def stop(self) -> None:
+            given_up.set()
+
+    there = device(Hanging())
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(there.call(TIMING, 1.0)))
+    thread.start()
+    waiting.wait(20.0)
+    there.stop()
+    thread.join(20.0)
+    assert str(answers[0].error) == "stopped: measure was given up"
+
+
+# ---- who is there ---------------------------------------------------------------------------------------------------
+def test_a_key_without_a_device_is_told_at_once() -> None:
+    script = Script(connect=["MeasureError: no device of key 'pi4' at tracker tracker:1; it has: jetson"])
+    with pytest.raises(MeasureError, match=r"^no device of key 'pi4' at tracker tracker:1; it has: jetson$"):
+        device(script, return_within_s=60.0).connect()
+
+
+def test_busy_devices_are_waited_for() -> None:
+    script = Script(connect=[BUSY, BUSY, {"device": THERE}])
+    assert device(script, return_within_s=20.0).connect().target == HOST
+    with pytest.raises(MeasureError, match=r"became free within 0.05 s \(busy: all 2 of them are in use\)"):
+        device(Script(connect=[BUSY])).connect()
+
+
+def test_while_a_busy_device_is_waited_for_the_tracker_may_go_and_come_back() -> None:
+    away = "MeasureError: no tracker answers"
+    script = Script(connect=[BUSY, away, "MeasureError: no device of key 'pi4'", {"device": THERE}])
+    assert device(script, return_within_s=20.0).connect().target == HOST
+    with pytest.raises(
+        MeasureError, match=r"became free within 0.05 s \(no tracker answers\); what was measured is kept"
+    ):
+        device(Script(connect=[BUSY, away])).connect()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tvm": "2"}, "the device has TVM 2, here it is 1; install the same on both"),
+        ({"chanas": "9"}, "the device has chanas 9, here it is"),
+        (
+            {"llvm_cpu": "m88k", "machine": "m88k"},
+            r"\(m88k m88k; here x86_64\), and the compiler here makes no code for",
+        ),
+        ({"legs": 4}, "install the same on both"),
+    ],
+)
+def test_a_device_that_does_not_fit_is_one_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        device(Script(connect=[{"device": {**THERE, **change}}])).connect()
+
+
+def test_a_board_of_another_processor_is_built_for_where_something_links_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    linkers: dict[str, str] = {"aarch64-linux-gnu": "a linker"}
+    monkeypatch.setattr(remote, "find_linker", linkers.get)
+    found = device(Script(connect=[{"device": {**THERE, **BOARD}}])).connect()
+    assert (found.target.mcpu, found.target.mtriple) == ("cortex-a72", "aarch64-linux-gnu")
+    linkers.clear()
+    with pytest.raises(
+        TargetError, match=r"^the device is of another kind .* and no cross linker for aarch64-linux-gnu"
+    ):
+        device(Script(connect=[{"device": {**THERE, **BOARD}}])).connect()
+
+
+# ---- GPUs -----------------------------------------------------------------------------------------------------------
+H100 = dataclasses.replace(describe_target("h100"), mcpu="generic", mtriple="x86_64-linux-gnu")
+WITH_GPU = {**THERE, "target": H100.to_json()}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Architectures that a compiler was looked for, found for sm_90."""
+    archs: list[str] = []
+
+    def check_arch(arch: str) -> None:
+        archs.append(arch)
+        if arch != "sm_90":
+            raise TargetError(f"no compiler here has architecture '{arch}'")
+
+    monkeypatch.setattr(cuda_nvrtc, "check_arch", check_arch)
+    monkeypatch.setattr(cuda_runtime, "load_cudart", lambda: None)
+    return archs
+
+
+def test_a_gpu_is_built_for_whatever_processor_is_beside_it(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "find_linker", lambda _triple: None)
+    found = device(Script(connect=[{"device": {**WITH_GPU, "llvm_cpu": "sapphirerapids"}}])).connect()
+    assert (found.target, asked) == (H100, ["sm_90"])
+    arm = dataclasses.replace(H100, mtriple="aarch64-linux-gnu")
+    with pytest.raises(TargetError, match="and no cross linker for aarch64-linux-gnu was found"):
+        device(Script(connect=[{"device": {**WITH_GPU, **BOARD, "target": arm.to_json()}}])).connect()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"device": WITH_GPU}, f"GPU {H100.device} [sm_90]"),
+        ({"device": {**THERE, **BOARD}}, f"CPU {HOST.device} [cortex-a72]"),
+        ({"device": {**THERE, "legs": 4}}, "install the same on both"),
+        (BUSY, "in use"),
+        ("MeasureError: no device of key 'pi4'", "no device of key 'pi4'"),
+    ],
+)
+def test_a_device_is_said_in_words(answer: Any, says: str) -> None:
+    script: Any = Script(connect=[answer])
+    assert what_it_is(Address("tracker", 1), "pi4", lambda: script).endswith(says)
+    assert script.num_stops == 1
+
+
+def test_a_gpu_that_no_compiler_here_knows_is_one_line(asked: list[str]) -> None:
+    assert H100.gpu is not None
+    newer = dataclasses.replace(H100, gpu=dataclasses.replace(H100.gpu, arch="sm_200"))
+    with pytest.raises(TargetError, match=r"^no compiler here has architecture 'sm_200'$"):
+        device(Script(connect=[{"device": {**WITH_GPU, "target": newer.to_json()}}])).connect()
+    assert asked == ["sm_200"]
+
+
+def test_a_gpu_that_others_use_is_warned_of(asked: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    device(Script(connect=[{"device": WITH_GPU, "warning": "the GPU is busy: times are of both"}])).connect()
+    assert caplog.messages == ["a device of key 'pi4': the GPU is busy: times are of both"]
+    assert asked == ["sm_90"]
+
+
+def test_what_comes_back_must_be_of_the_same_kind() -> None:
+    other = {**THERE, "target": {**HOST.to_json(), "fingerprint": "0123456789ab", "device": "a toaster"}}
+    script = Script(connect=[{"device": THERE}, {"device": other}], submit=["RuntimeError: gone"])
+    with pytest.raises(TargetError, match=r"the devices of key 'pi4' are of different kinds: .* and a toaster"):
+        device(script, return_within_s=20.0).call(TIMING, 1.0)
+
+
+def test_a_device_may_be_this_machine() -> None:
+    there, here = device(Script()), device(Script(connect=[{"device": {**THERE, "boot": "b"}}]))
+    there.connect()
+    here.connect()
+    assert (there.is_local, here.is_local) == (False, True)
+
+
+def test_devices_of_a_key_are_alike() -> None:
+    one = Description.from_json(THERE)
+    check_alike(one, one, "pi4")
+    slower = dataclasses.replace(one, target=dataclasses.replace(HOST, fingerprint="0123456789ab"))
+    with pytest.raises(ChanasError, match="give each kind a key of its own"):
+        check_alike(one, slower, "pi4")

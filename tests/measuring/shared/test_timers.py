@@ -1,0 +1,98 @@
+"""chanas/measuring/shared/timers.py: a device elsewhere that is lost, and is back."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+from typing import Any, cast
+
+import pytest
+
+from chanas.errors import TargetError
+from chanas.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.remote.device import Description, DeviceLostError
+from chanas.measuring.requests import Ping
+from chanas.measuring.shared.timers import RemoteTimer, raise_if_killed
+from chanas.measuring.shared.turns import Ask
+from chanas.scheduler.jobs import WorkerDiedError
+
+from ...compiler.workbench import HOST
+
+ASK = Ask(number=0, times=True, timeout_s=1.0, request=Ping().to_json())
+WITHIN_S = 20.0
+
+
+class Device:
+    """Stands where a `RemoteDevice` stands. It is lost over its first call, and found again at the third look."""
+
+    key = "pi4"
+
+    def __init__(self) -> None:
+        self.looks: list[Any] = [
+            WorkerError(ErrorKind.BUSY, "in use"),
+            TargetError("of another kind"),
+            Description(HOST, "", "", "", "", ""),
+        ]
+        self.stopped = False
+        self.is_lost = False
+
+    def attempt(self, _request: Ping, _timeout_s: float) -> Answer:
+        if not self.is_lost:
+            self.is_lost = True
+            raise DeviceLostError("reset by peer")
+        return Answer({}, None)
+
+    def try_connect(self) -> Any:
+        look = self.looks.pop(0)
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_a_device_that_is_lost_is_looked_for_until_it_is_back() -> None:
+    device, told = Device(), queue.SimpleQueue[bool]()
+    timer = RemoteTimer(cast(Any, device), poll_s=0.001)
+    timer.watch(told.put)
+    with pytest.raises(WorkerDiedError, match=r"key 'pi4' was lost: reset"):
+        timer.answer("a", ASK)
+    assert [told.get(timeout=WITHIN_S), told.get(timeout=WITHIN_S)] == [False, True]
+    assert device.looks == []
+    assert timer.answer("a", ASK).error is None
+
+
+def test_what_is_timed_is_given_up_for_the_job_alone_that_it_is_for() -> None:
+    device, stopped = Device(), list[bool]()
+    timer = RemoteTimer(cast(Any, device))
+
+    def attempt(_request: Ping, _timeout_s: float) -> Answer:
+        for job in ("b", "a"):
+            timer.stop(job)
+            stopped.append(device.stopped)
+        return Answer({}, None)
+
+    device.attempt = attempt  # type: ignore[method-assign]
+    timer.answer("a", ASK)
+    assert stopped == [False, True]
+
+
+@pytest.mark.parametrize(("number", "is_killed"), [(signal.SIGKILL, True), (signal.SIGSEGV, False)])
+def test_a_worker_that_somebody_kills_costs_no_candidate(number: signal.Signals, is_killed: bool) -> None:
+    """By the text of a process that really ended so: the reason is in nothing else."""
+    greets_and_dies = (
+        f"import os, sys; sys.stdin.readline(); print({json.dumps(Answer({}, None).to_json())!r}, flush=True); "
+        f"sys.stdin.readline(); os.kill(os.getpid(), {number.value})"
+    )
+    worker = WorkerProcess(1, sorted(os.sched_getaffinity(0))[:1], ["-c", greets_and_dies])
+    answer = worker.call(Ping(), 20.0)
+    worker.close()
+    if is_killed:
+        with pytest.raises(WorkerDiedError):
+            raise_if_killed(answer)
+    else:
+        assert raise_if_killed(answer) is answer

@@ -1,0 +1,30 @@
+"""Programs of networks with default schedules, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from chanas.core.target import HardwareTarget
+from chanas.models.module import ProgramModule, program_module
+from chanas.models.program import Program
+from chanas.models.sources.model import Array
+from chanas.prescheduler.tuning.default_points import ranked_points
+
+
+def default_module(program: Program, target: HardwareTarget, choice: int = 0) -> ProgramModule:
+    """The module of a program with default schedules. Of operators that compute the same it takes the one that `choice`
+    says, as far as there are so many."""
+    taken = {o.choices: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
+    return program_module(program, {key: (w, ranked_points(w, target, 1)[0]) for key, w in taken.items()}, target)
+
+
+def outputs_of(executable: Any, made: ProgramModule, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a compiled module."""
+    tensors = (tvm.runtime.tensor(np.asarray(a, order="C")) for a in (*inputs, *made.parameters))
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*tensors)
+    return [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]

@@ -1,0 +1,432 @@
+"""Networks as users bring them: good ones open, and each kind of bad one ends in one line that says what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from chanas.errors import ModelError
+from chanas.models.graph import Graph
+from chanas.models.reading.reader import read_graph
+from chanas.models.sources.opening import open_model
+from chanas.models.sources.torch_models import fill_zeros, take_statistics
+
+Nodes = list[onnx.NodeProto]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).relu()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "net.pt2"
+    torch.manual_seed(0)
+    torch.export.save(torch.export.export(Net().eval(), (torch.zeros(1, 3, 8, 8),)), path)
+    return path
+
+
+def save_onnx(path: Path, nodes: Nodes | None = None, shape: tuple[int | str, ...] = (1, 3, 8, 8)) -> Path:
+    """A convolution in an ONNX file, or other nodes from `x` to `y`."""
+    weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    nodes = nodes or [helper.make_node("Conv", ["x", "w"], ["y"], name="first")]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    model = helper.make_model(
+        helper.make_graph(nodes, "net", [x], [y], [weight]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    onnx.save(model, path)
+    return path
+
+
+def test_a_program_of_torch_export_opens(exported: Path) -> None:
+    model = open_model(exported)
+    assert [i.describe() for i in model.inputs] == ["x float32[1, 3, 8, 8]"]
+    assert model.answer(model.random_inputs())[0].shape == (1, 4, 6, 6)
+    assert model.origin["kind"] == "torch.export"
+    assert len(model.origin["sha256"]) == 64
+
+
+def test_an_onnx_file_opens(tmp_path: Path) -> None:
+    model = open_model(save_onnx(tmp_path / "net.onnx"))
+    (out,) = model.answer([np.ones((1, 3, 8, 8), np.float32)])
+    assert model.name == "net"
+    np.testing.assert_allclose(out, np.full((1, 4, 6, 6), 27.0))
+
+
+def read(path: Path) -> Graph:
+    model = open_model(path)
+    return read_graph(model.proto, model.inputs)
+
+
+def test_an_open_shape_is_refused_with_the_option_that_closes_it(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx", shape=("batch", 3, 8, 8))
+    with pytest.raises(ModelError, match="--shape x=1,3,8,8"):
+        open_model(path)
+    assert open_model(path, {"x": (2, 3, 8, 8)}).inputs[0].shape == (2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        (("batch", 3, "h", "w"), "1,3,HEIGHT,WIDTH"),
+        (("n", "h", "w", 3), "1,HEIGHT,WIDTH,3"),
+        (("n", "sequence"), "1,SEQUENCE"),
+        ((4, 3, "h", 8), "4,3,HEIGHT,8"),
+        (("n", 3, "time-steps"), "1,3,AXIS2"),
+    ],
+)
+def test_an_open_axis_is_a_word_and_never_one_pixel(tmp_path: Path, shape: tuple[Any, ...], wanted: str) -> None:
+    with pytest.raises(ModelError, match=f"--shape x={wanted},"):
+        open_model(save_onnx(tmp_path / "net.onnx", shape=shape))
+
+
+def test_a_shape_for_an_input_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="image"):
+        open_model(save_onnx(tmp_path / "net.onnx"), {"image": (1, 3, 8, 8)})
+
+
+def test_an_unknown_operator_is_named_with_its_node(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Fancy", ["x"], ["y"], name="here", domain="example.org")]
+    with pytest.raises(ModelError, match=r"example.org.Fancy \(node here\)"):
+        read(save_onnx(tmp_path / "net.onnx", nodes))
+
+
+def test_shapes_that_contradict_each_other_are_refused_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ModelError, match="Conv"):
+        read(save_onnx(tmp_path / "net.onnx", shape=(1, 5, 8, 8)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_missing_weights_beside_the_file_are_named(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert open_model(path).inputs
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelError, match=r"weights\.bin"):
+        open_model(path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_cut_files_are_refused(exported: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "net.pt2"
+    copy.write_bytes(exported.read_bytes())
+    for path in (copy, save_onnx(tmp_path / "net.onnx")):
+        cut(path)
+        with pytest.raises(ModelError):
+            open_model(path)
+
+
+class Trap:
+    """Leaves a file behind if it is ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pth", "net.onnx", "net.pt2", "net"])
+@pytest.mark.parametrize("plain", [False, True], ids=["torch", "pickle"])
+def test_a_pickle_is_refused_unopened(tmp_path: Path, name: str, plain: bool) -> None:
+    path, sprung = tmp_path / name, tmp_path / "sprung"
+    if plain:
+        path.write_bytes(pickle.dumps(Trap(sprung)))
+    else:
+        torch.save(Trap(sprung), path)
+    with pytest.raises(ModelError):
+        open_model(path)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("part", ["sample", "weight"])
+def test_a_pickle_inside_a_program_is_never_opened(exported: Path, tmp_path: Path, part: str) -> None:
+    path, sprung, packed = tmp_path / "net.pt2", tmp_path / "sprung", io.BytesIO()
+    torch.save(Trap(sprung), packed)
+    with zipfile.ZipFile(exported) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if part == "sample" and "sample_inputs" in name:
+                content = packed.getvalue()
+            if part == "weight" and name.endswith("weights_config.json"):
+                config = json.loads(content)
+                for entry in config["config"].values():
+                    entry["use_pickle"] = True
+                content = json.dumps(config).encode()
+            if part == "weight" and "/weight_" in name:
+                content = packed.getvalue()
+            new.writestr(name, content)
+    if part == "sample":  # left out: the network is the same without
+        assert open_model(path).inputs
+    else:
+        with pytest.raises(ModelError, match="pickle"):
+            open_model(path)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("source", ["no-such.onnx", ".", "torchvision:no_such_network"])
+def test_what_is_not_there_is_said(source: str) -> None:
+    with pytest.raises(ModelError, match=r"no-such\.onnx does not exist|is a folder|unknown network of torchvision"):
+        open_model(source)
+
+
+def test_a_file_of_another_kind_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "net.xml"
+    path.write_bytes(b"<net/>")
+    with pytest.raises(ModelError, match=r"FILE\.onnx"):
+        open_model(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("net.tflite", "tf2onnx.convert .*--tflite"),
+        ("net.keras", "model.export"),
+        ("net.H5", "model.export"),
+        ("saved_model.pb", "--saved-model"),
+        ("net.safetensors", "weights alone"),
+        ("net.mlmodel", "write it as ONNX"),
+    ],
+)
+def test_a_network_of_another_tool_is_refused_with_the_way_to_onnx(tmp_path: Path, name: str, way: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"anything")
+    for source in [path] if name != "saved_model.pb" else [path, tmp_path]:
+        with pytest.raises(ModelError, match=way):
+            open_model(source)
+
+
+def enlarge(path: Path) -> None:
+    """Make a file larger than memory; it takes no place on the disk."""
+    with open(path, "r+b") as file:
+        file.truncate(1 << 42)
+
+
+def test_a_network_larger_than_memory_is_refused_unread(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    enlarge(path)
+    with pytest.raises(ModelError, match="memory"):
+        open_model(path)
+
+
+def test_a_program_of_open_shapes_is_refused(tmp_path: Path) -> None:
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=8)}}
+    program = torch.export.export(Net().eval(), (torch.zeros(2, 3, 8, 8),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "net.pt2")
+    with pytest.raises(ModelError, match="dynamic_shapes"):
+        open_model(tmp_path / "net.pt2")
+
+
+# ---- what goes in and out, and what is computed ---------------------------------------------------------------------
+class ByName(Net):
+    """Takes and gives dictionaries, and an input by name alone."""
+
+    def forward(self, maps: dict[str, torch.Tensor], *, z: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore
+        return {"sum": self.conv(maps["a"] + 2 * maps["b"]), "z": z - 1}
+
+
+def test_dictionaries_and_named_inputs_are_taken_apart(tmp_path: Path) -> None:
+    a, b, z = torch.randn(3, 1, 3, 8, 8)
+    network = ByName().eval()
+    torch.export.save(torch.export.export(network, ({"a": a, "b": b},), {"z": z}), tmp_path / "net.pt2")
+    model = open_model(tmp_path / "net.pt2")
+    assert model.outputs == ("sum", "z")
+    expected = network({"a": a, "b": b}, z=z)
+    for got, name in zip(model.answer([a.numpy(), b.numpy(), z.numpy()]), ("sum", "z"), strict=True):
+        np.testing.assert_allclose(got, expected[name].detach().numpy(), rtol=1e-6)
+
+
+class Returning(nn.Module):
+    """A convolution whose output something is done to."""
+
+    def __init__(self, then: Callable[[torch.Tensor], Any], layer: nn.Module) -> None:
+        super().__init__()
+        self.then, self.layer = then, layer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.then(self.layer(x))
+
+
+CONV = nn.Conv2d(3, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Returning(lambda x: (x, None), CONV), "None, which is no tensor"),
+        (Returning(lambda x: (x, 3), CONV), "3, which is no tensor"),
+        (Returning(lambda x: torch.linalg.svd(x)[1], CONV), r"_linalg_svd"),
+        (nn.Sequential(CONV, nn.Dropout(0.5)).train(), r"for training \(dropout.default at dropout\).* eval\(\)"),
+        (nn.Sequential(CONV, nn.BatchNorm2d(4)).train(), r"for training \(.* at batch_norm\).* eval\(\)"),
+    ],
+)
+def test_what_cannot_be_tuned_is_named_with_its_place(tmp_path: Path, network: nn.Module, message: str) -> None:
+    torch.export.save(torch.export.export(network, (torch.zeros(1, 3, 8, 8),)), tmp_path / "net.pt2")
+    with pytest.raises(ModelError, match=message):
+        open_model(tmp_path / "net.pt2")
+
+
+def test_a_number_as_input_is_refused(tmp_path: Path) -> None:
+    class Scaled(Net):
+        def forward(self, x: torch.Tensor, factor: int = 1) -> torch.Tensor:  # type: ignore
+            return self.conv(x) * factor
+
+    torch.export.save(torch.export.export(Scaled().eval(), (torch.zeros(1, 3, 8, 8), 2)), tmp_path / "net.pt2")
+    with pytest.raises(ModelError, match="2, which is no tensor"):
+        open_model(tmp_path / "net.pt2")
+
+
+def test_a_value_that_nothing_gives_is_named_with_its_reader(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "lost"], ["y"], name="first")]
+    with pytest.raises(ModelError, match=r"Conv \(node first\) reads lost"):
+        read(save_onnx(tmp_path / "net.onnx", nodes))
+
+
+@pytest.mark.parametrize("width", [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_of_another_width_are_computed_in_float32(tmp_path: Path, width: torch.dtype) -> None:
+    torch.export.save(
+        torch.export.export(Net().eval().to(width), (torch.zeros(1, 3, 8, 8, dtype=width),)), tmp_path / "n.pt2"
+    )
+    model = open_model(tmp_path / "n.pt2")
+    graph = read_graph(model.proto, model.inputs)
+    assert (
+        {n.dtype for n in graph.nodes}
+        == {model.inputs[0].dtype}
+        == {model.answer(model.random_inputs())[0].dtype.name}
+        == {"float32"}
+    )
+
+
+def test_an_opset_of_the_future_is_refused(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    model.opset_import[0].version = onnx.defs.onnx_opset_version() + 1
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="lower opset_version"):
+        open_model(path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([("Add", ["x", "b"], ["y"]), ("Neg", ["y"], ["b"])], r"in a circle \(Add \(node y\), Neg \(node b\)\)"),
+        ([("Neg", ["x"], ["y"]), ("Relu", ["x"], ["y"])], "gives y twice"),
+        ([("Relu", ["x"], ["x"]), ("Relu", ["x"], ["y"])], "gives x twice"),
+    ],
+)
+def test_nodes_that_contradict_each_other_are_named(
+    tmp_path: Path, nodes: list[tuple[str, list[str], list[str]]], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        open_model(save_onnx(tmp_path / "net.onnx", [helper.make_node(*node) for node in nodes]))
+
+
+def test_nodes_may_stand_in_any_order(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["a"], ["y"]), helper.make_node("Neg", ["x"], ["a"])]
+    path = save_onnx(tmp_path / "net.onnx", nodes)
+    assert [node.op for node in read(path).nodes] == ["negative", "activation"]
+    assert open_model(path).answer([np.ones((1, 3, 8, 8), np.float32)])[0].max() == 0
+
+
+def test_a_file_without_outputs_is_refused(tmp_path: Path) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    del model.graph.output[:]
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="no outputs"):
+        open_model(path)
+
+
+def test_a_network_of_torchvision_takes_the_shape_that_is_asked_for() -> None:
+    model = open_model("torchvision:squeezenet1_1", {"image": (1, 3, 64, 64)})
+    assert model.inputs[0].shape == (1, 3, 64, 64)
+    assert np.abs(model.answer(model.random_inputs())[0]).max() > 1e-3
+
+
+def test_an_opened_network_keeps_what_opens_it_again(exported: Path, tmp_path: Path) -> None:
+    assert open_model(exported).origin["source"] == str(exported)
+    assert open_model(exported).program is not None
+    path = save_onnx(tmp_path / "net.onnx")
+    assert open_model(path).origin["source"] == str(path)
+    assert open_model(path).program is None
+
+
+class Threads(nn.Module):
+    """Notes on how many threads it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.found = nn.BatchNorm2d(3), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.found = torch.get_num_threads()
+        return self.norm(x)
+
+
+def test_statistics_do_not_depend_on_the_number_of_threads() -> None:
+    network, before = Threads().eval(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        take_statistics(network, (1, 3, 8, 8))
+        assert (network.found, torch.get_num_threads()) == (1, 2)
+    finally:
+        torch.set_num_threads(before)
+    assert network.norm.running_mean.abs().max() > 0
+
+
+def test_weights_that_begin_as_zeros_are_filled_so_that_outputs_tell_something() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    nn.init.zeros_(network[1].weight)
+    first = network[0].weight.clone()
+    fill_zeros(network)
+    assert network[1].weight.any()
+    assert torch.equal(network[0].weight, first)
+
+
+def test_a_network_that_remembers_is_refused_and_one_that_writes_to_its_input_is_not(tmp_path: Path) -> None:
+    class Counting(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore
+            self.calls.add_(1.0)
+            return self.conv(x) + self.calls
+
+    class Centred(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore
+            return self.conv(x.sub_(0.5))
+
+    for name, network in (("counting", Counting()), ("centred", Centred())):
+        program = torch.export.export(network.eval(), (torch.zeros(1, 3, 8, 8),))
+        torch.export.save(program, tmp_path / f"{name}.pt2")
+    with pytest.raises(ModelError, match="writes to calls in each call"):
+        open_model(tmp_path / "counting.pt2")
+    model = open_model(tmp_path / "centred.pt2")
+    inputs = model.random_inputs()
+    np.testing.assert_array_equal(model.answer(inputs)[0], model.answer(inputs)[0])

@@ -1,0 +1,89 @@
+"""chanas/prescheduler/program.py: every operator of a network has a schedule, measured or likely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chanas.errors import MeasureError
+from chanas.models.program import Program, TunedOperation, Value
+from chanas.models.sources.model import TensorFacts
+from chanas.operators.steps import Step
+from chanas.operators.workload import Workload
+from chanas.prescheduler.program import DEFAULT, Choices, first_choices, with_defaults, working_choices
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning.default_points import ranked_points
+
+from ..compiler.workbench import SyntheticPool, answered, device, failed
+
+HERE = device()
+KNOWN, OTHER = Workload("pointwise", 4, 16, 32), Workload("pointwise", 4, 32, 64)
+SLOW, FAST = Workload("blockconv", 8, 32, 32, 3), Workload("winograd", 8, 32, 32, 3)
+
+
+def program() -> Program:
+    """Operators that are only looked at, one after the other."""
+    made = Program((TensorFacts("x", (1, 16, 4, 4), "float32"),), HERE.vector_lanes)
+    for choices in ((KNOWN,), (OTHER,), (SLOW, FAST)):
+        weight = np.zeros((1, 1, 1, 1), np.float32)
+        value = Value((1, 64, 4, 4), "float32", True)
+        made.add(TunedOperation(Step(choices[0], (0,)), value, choices, weight, weight[0, 0, 0]))
+    return made
+
+
+@pytest.fixture
+def choices(tmp_path: Path) -> Choices:
+    """Those of a store that has records of one operator."""
+    store = RecordStore(tmp_path / "records.sqlite", HERE)
+    slow, fast = ranked_points(KNOWN, HERE, 2)
+    store.add(KNOWN.key, [TuningRecord(slow, 2e-6), TuningRecord(fast, 1e-6)])
+    try:
+        return first_choices(program(), HERE, store)
+    finally:
+        store.close()
+
+
+def test_what_was_measured_is_taken_and_else_the_likeliest_schedule_of_the_first_that_computes_it(
+    choices: Choices,
+) -> None:
+    known, other, conv = (choices[key] for key in ((KNOWN,), (OTHER,), (SLOW, FAST)))
+    assert (known.point, known.seconds, known.taken_from) == (ranked_points(KNOWN, HERE, 2)[1], 1e-6, "")
+    assert (other.point, other.taken_from) == (ranked_points(OTHER, HERE, 1)[0], DEFAULT)
+    assert (conv.workload, conv.taken_from) == (SLOW, DEFAULT)
+    assert other.seconds == pytest.approx(1e-6 * OTHER.num_flops / KNOWN.num_flops)
+
+
+def test_without_anything_measured_every_operator_has_a_schedule_and_a_time() -> None:
+    found = with_defaults(program(), HERE, {})
+    assert list(found) == [(KNOWN,), (OTHER,), (SLOW, FAST)]
+    assert all(c.seconds > 0.0 for c in found.values())
+
+
+class Rejecting(SyntheticPool):
+    """Operators whose schedules do not work, as far as they are among the rejected ones."""
+
+    def __init__(self, rejected: set[tuple[Workload, tuple[int, ...]]]) -> None:
+        super().__init__()
+        self.rejected = rejected
+
+    def measure(self, request: object, timeout_s: float, device: int | None = None) -> object:  # type: ignore[override]
+        asked = next(b for b in reversed(self.checked) if b.library == request.library)  # type: ignore[attr-defined]
+        is_bad = (asked.workload, asked.point) in self.rejected
+        return answered(failed("wrong result")) if is_bad else super().measure(request, timeout_s, device)
+
+
+def test_a_likely_schedule_that_does_not_work_gives_way_to_the_next(choices: Choices, tmp_path: Path) -> None:
+    first, second, *_ = ranked_points(OTHER, HERE, 3)
+    found = working_choices(program(), HERE, choices, Rejecting({(OTHER, first)}), tmp_path)  # type: ignore[arg-type]
+    assert found[(OTHER,)].point == second
+    assert {key: c for key, c in found.items() if key != (OTHER,)} == {
+        k: c for k, c in choices.items() if k != (OTHER,)
+    }
+
+
+def test_an_operator_without_a_schedule_that_works_is_named(choices: Choices, tmp_path: Path) -> None:
+    pool = Rejecting({(OTHER, point) for point in ranked_points(OTHER, HERE, 3)})
+    with pytest.raises(MeasureError, match=rf"no schedule of operator {OTHER.key} works \(wrong result"):
+        working_choices(program(), HERE, choices, pool, tmp_path)  # type: ignore[arg-type]
