@@ -36,6 +36,7 @@ from chanas.operators.keys import workload_of_key
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.schema import migrate
+from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import choose_untried, known_schedules
 from chanas.prescheduler.tuning.cost_model.models import cost_model
@@ -43,7 +44,7 @@ from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.take_over import known_elsewhere, take_over
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.tuning.warm_start import Source, WarmStart
+from chanas.prescheduler.tuning.warm_start import WarmStart
 
 Digests = Iterator[tuple[str, str]]
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,9 +16,9 @@ from chanas.errors import DataError, ScheduleError
 from chanas.files.run import RunDirectory
 from chanas.operators.keys import workload_of_key
 from chanas.operators.workload import Workload
+from chanas.prescheduler.records.sources import Source, open_records
 from chanas.prescheduler.tuning.offline.dataset import Dataset, Device, Task, labels
 from chanas.prescheduler.tuning.offline.primitives import Rows, offsets_of, primitive_rows
-from chanas.prescheduler.tuning.warm_start import Source, known_sources, load_source, open_records
 
 
 @dataclass
@@ -73,11 +73,10 @@ def collect(files: Iterable[Path]) -> Found:
     """
     found = Found()
     for file in files:
-        with open_records(file) as database:
-            query = "SELECT COUNT(*) FROM records WHERE seconds IS NOT NULL"
-            num_unknown = int(database.execute(query).fetchone()[0])
-            for source in known_sources(database, file):
-                by_workload = load_source(database, file, source)
+        with open_records(file) as opened:
+            num_unknown = opened.num_valid()
+            for source in opened.sources():
+                by_workload = opened.load(source)
                 num_records = sum(map(len, by_workload.values()))
                 num_unknown -= num_records
                 if source.spaces != backend_of(source.target).space_version:

@@ -34,7 +34,7 @@ MODELS = ("attention", "mlp", *PACKAGES)
 LOSSES = ("rmse", "lambdarank")
 _BOOSTER = "booster"
 _FEATURES = "primitives"
-"""What every model reads, as its file names it."""
+"""Features that every model reads, as its file names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
