@@ -41,7 +41,6 @@ TVM_IN_FUNCTIONS = (
     "devices/",
     "measuring/local/",
     "measuring/remote/",
-    "prescheduler/tuning/offline/segments.py",
 )
 PURE = (
     "core/arch.py",

@@ -22,23 +22,29 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import schedule_space
+from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.cpu.blocks import schedule_packed_operator
 from chanas.compiler.cpu.families import schedule_operator
 from chanas.compiler.cuda.families import schedule_gpu_operator
+from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget, gpu_in_dtype
 from chanas.devices.target_files import arch_target
 from chanas.errors import ScheduleError
 from chanas.network.folding import pack_operator
 from chanas.operators.keys import workload_of_key
+from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.schema import migrate
+from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tables.transfer.schedules import choose_untried, known_schedules
 from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.default_points import ranked_points
-from chanas.prescheduler.tuning.take_over import take_over
+from chanas.prescheduler.tuning.take_over import known_elsewhere, take_over
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.warm_start import WarmStart
 
 Digests = Iterator[tuple[str, str]]
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,11 +161,32 @@ def seconds_of(workload: Workload, point: tuple[int, ...]) -> float:
     return 1e-4 * (1.0 + sum(abs(3 - int(np.log2(p))) for p in point if p > 0) + number / 2**32)
 
 
+class Taught:
+    """A trained model that reads a sequence as its weighted sum; with `sign` -1 it is wrong."""
+
+    def __init__(self, sign: float) -> None:
+        self.sign = sign
+
+    def log_seconds(self, rows: Any) -> Any:
+        weights = np.random.default_rng(0).standard_normal(rows.values.shape[1])
+        return self.sign * 0.01 * np.bincount(rows.owners, rows.values @ weights, len(rows))
+
+
+def trace(tuner: OperatorTuner, workload: Workload) -> str:
+    """What a tuner asks for until its trials are over, and what it then expects; one point in nine fails."""
+    asked = []
+    while points := tuner.propose():
+        asked += points
+        seconds = [None if hash(p) % 9 == 0 else seconds_of(workload, p) for p in points]
+        tuner.observe([TuningRecord(p, s, 1e-6) for p, s in zip(points, seconds, strict=True)])
+    return digest((asked, tuner.expected_improvement(), tuner.expected_improvement(1e-4), tuner.tau))
+
+
 def proposals() -> Digests:
-    """What tuners ask for, one after the other, with each cost model."""
+    """What tuners ask for, one after the other, with each cost model, with another device's records and without."""
     chosen = [c for i, c in enumerate(cases()) if i % 40 == 0][:12]
-    for kind in ("gp", "random"):
-        for seed in range(3):
+    for seed in range(3):
+        for kind in ("gp", "random"):
             models: dict[str, Any] = {}
             for name, target, workload in chosen:
                 model = models.setdefault(f"{workload.op} {name}", cost_model(kind, target, seed))
@@ -169,18 +196,81 @@ def proposals() -> Digests:
                     asked += points
                     tuner.observe([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])
                 yield f"proposals {kind} {seed} {name} {workload.key}", digest((asked, tuner.expected_improvement()))
+        for kind, sign, elsewhere in (
+            ("gp with records", 1, "same"),
+            ("gp with wrong records", -1, "same"),
+            ("gp with mapped records", 1, "other vectors"),
+            ("trained", 1, ""),
+            ("trained and wrong", -1, ""),
+            ("trained with records", 1, "same"),
+            ("random with records", 1, "same"),
+        ):
+            models = {}
+            starts = {name: warm_start(target, chosen, sign, elsewhere) for name, target, _ in chosen}
+            for name, target, workload in chosen:
+                of_family = f"{workload.op} {name}"
+                if of_family not in models:
+                    is_taught = kind.startswith("trained")
+                    known = kind.partition(" ")[0]
+                    models[of_family] = (
+                        PretrainedModel(target, Taught(sign)) if is_taught else cost_model(known, target, seed)
+                    )
+                space = schedule_space(workload, target)
+                prior = starts[name].prior(space) if elsewhere else None
+                tuner = OperatorTuner(space, models[of_family], TuneConfig(num_trials=20), [], seed, prior)
+                yield f"proposals {kind} {seed} {name} {workload.key}", trace(tuner, workload)
+
+
+def warm_start(target: HardwareTarget, some: Sequence[Any], sign: int, elsewhere: str) -> WarmStart:
+    """Records of operators on a device with another number of threads, or with other vectors, too."""
+    its = dataclasses.replace(target, name="there", num_threads=target.num_threads % 2 + 1)
+    if elsewhere == "other vectors":
+        its = dataclasses.replace(its, vector_lanes=4, num_vector_registers=32)
+    records = {}
+    for workload in {w for _, t, w in some if t == target}:
+        points = schedule_space(workload, its).sample(12, np.random.default_rng(1))
+        seconds = [seconds_of(workload, p) ** sign for p in points]
+        records[workload.key] = tuple(sorted(map(TuningRecord, points, seconds), key=lambda r: r.seconds or 0.0))
+    source = Source(f"{its.fingerprint}/{its.num_threads}t", its, "0.27.0", backend_of(target).space_version)
+    return WarmStart(source, Path(), target, records)
 
 
 def taken_over() -> Digests:
-    """Schedules of operators that were not tuned, from those of a table that were."""
+    """Schedules of operators that were not tuned: from those of a table that were, from another device's records, from
+    another device's table."""
     for path in TABLES:
         lut = LatencyLUT.load(path)
+        target = lut.header.target
         known = {workload_of_key(k): p for row in lut.rows.values() for k, p in row.schedules}
         names = sorted(known, key=lambda w: w.key)
         tuned = {w: [TuningRecord(known[w], seconds_of(w, known[w]))] for w in names[::2]}
         for workload in names[1::2][::4]:
-            found = take_over(workload, tuned, lut.header.target)
+            found = take_over(workload, tuned, target)
             yield f"taken over {path.stem} {workload.key}", digest(found)
+        for elsewhere in ("same", "other vectors"):
+            start = warm_start(target, [(path.stem, target, w) for w in names[::8]], 1, elsewhere)
+            for workload in names[::8]:
+                found = [(i.point, i.seconds, i.origin) for i in known_elsewhere(workload, start, target)]
+                yield f"known elsewhere {elsewhere} {path.stem} {workload.key}", digest(found)
+        blocks = SearchSpace.load(lut.header.space).all_blocks(1000)[::3]
+        for other, changed in (
+            ("more threads", {"num_threads": 2, "name": "cpu-2t"}),
+            ("fewer threads", {"num_threads": 1, "name": "cpu"}),
+            ("avx2", {"vector_lanes": 8, "num_vector_registers": 16}),
+            ("neon", {"vector_lanes": 4, "num_vector_registers": 32, "dtype": "float32"}),
+            ("bfloat16", {"dtype": "bfloat16"}),
+        ):
+            device = dataclasses.replace(target, **changed)
+            try:
+                here = known_schedules(blocks, lut, device)
+            except ScheduleError:
+                continue
+            yield f"known {other} {path.stem}", digest((sorted(here.rows.items()), list(here.suggestions.items())))
+            own = {w for b in blocks for w in device_workloads(b, device)}
+            mine = {w: ranked_points(w, device, 1) for w in sorted(own, key=lambda w: w.key)[::2]}
+            tried = {w: [TuningRecord(p, 1e-3) for p in points] for w, points in mine.items()}
+            picked = choose_untried(blocks, here, device, tried)
+            yield f"untried {other} {path.stem}", digest((sorted(picked.rows.items()), list(picked.taken_over.items())))
 
 
 def files() -> Digests:

@@ -64,7 +64,7 @@ def compile_only(
     seed: int = 0,
     progress: bool = True,
 ) -> CompileSummary:
-    """Compile random schedules of a space's operators for a GPU and store what they use in `compiled.sqlite`.
+    """Compile random schedules of a space's operators for a GPU, and sum up what they use.
 
     Operators are those that a GPU tunes, in the order of the space's blocks.
 
@@ -87,4 +87,4 @@ def compile_only(
     blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, points.sub_spaces))
     chosen = tuned_workloads(blocks, gpu)[: points.limit]
     num_points = points.num or DEFAULT_POINTS
-    return compile_points(run.root / "compiled.sqlite", chosen, gpu, num_points, seed, progress)
+    return compile_points(chosen, gpu, num_points, seed, progress)

@@ -17,6 +17,7 @@ from chanas.compiler.backends import backend_of, schedule_space
 from chanas.errors import ConfigError
 from chanas.measuring.answers import Answer
 from chanas.operators.workload import Workload
+from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.take_over import (
@@ -28,7 +29,7 @@ from chanas.prescheduler.tuning.take_over import (
     tune_share,
 )
 from chanas.prescheduler.tuning.tuner import TuneConfig
-from chanas.prescheduler.tuning.warm_start import Source, WarmStart
+from chanas.prescheduler.tuning.warm_start import WarmStart
 
 from ...compiler.workbench import SyntheticPool, answered, device, failed
 

@@ -33,7 +33,7 @@ def cost_model(name: str, target: HardwareTarget, seed: int, compute: Compute | 
     What takes long is handed to `compute`, if there is one.
 
     Raises:
-        ConfigError: as `check_name`, or it reads features that the target does not have.
+        ConfigError: as `check_name`.
         CheckpointError: the file cannot be read.
     """
     from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel

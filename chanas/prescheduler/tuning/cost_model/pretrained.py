@@ -16,32 +16,22 @@ import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
-from chanas.errors import ConfigError
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.cost_model.solving import Solve
 from chanas.prescheduler.tuning.offline.models import OfflineModel
-from chanas.prescheduler.tuning.offline.primitives import Rows, primitive_rows
-from chanas.prescheduler.tuning.offline.segments import segment_rows
+from chanas.prescheduler.tuning.offline.primitives import primitive_rows
 from chanas.prescheduler.tuning.tuner import rank_correlation
 
 MIN_JUDGED = 4
 """Records of a workload from which on the model's order of them is judged."""
-# Features of stores take some tens of milliseconds for each point: for no more than these, the process's best ones.
-_MOST_EXTRACTED = 32
 
 
 class PretrainedModel:
-    """An offline model with a Gaussian process of its errors.
-
-    Raises:
-        ConfigError: the model reads features that are not there for GPUs.
-    """
+    """An offline model with a Gaussian process of its errors."""
 
     def __init__(self, target: HardwareTarget, model: OfflineModel, solve: Solve | None = None) -> None:
-        if target.gpu is not None and model.kind.features == "segments":
-            raise ConfigError(f"cost models of segments are for processors alone, got target '{target.name}'")
         self._target, self._model = target, model
         self._plain, self._rest = GaussianProcessModel(target, solve), GaussianProcessModel(target, solve)
         """Processes of all of the log seconds, and of what the model leaves over."""
@@ -110,16 +100,7 @@ class PretrainedModel:
         """float64[N]: log seconds up to a constant that the model predicts; each point is asked for once."""
         known = self._predicted.setdefault(space.workload.key, {})
         missing = [point for point in dict.fromkeys(points) if point not in known]
-        if self._model.kind.features == "segments" and len(missing) > _MOST_EXTRACTED:
-            order = np.argsort(self._plain.predict(space, missing)[0], kind="stable")
-            missing = [missing[i] for i in order[:_MOST_EXTRACTED]]
         if missing:
-            values = self._model.log_seconds(self._rows(space, missing))
+            values = self._model.log_seconds(primitive_rows(space, missing, self._target))
             known.update(zip(missing, values.tolist(), strict=True))
-        slowest = max(known.values(), default=0.0)  # of those that were not asked for
-        return np.array([known.get(point, slowest) for point in points], dtype=np.float64)
-
-    def _rows(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> Rows:
-        if self._model.kind.features == "segments":
-            return segment_rows(space.workload, self._target, points)
-        return primitive_rows(space, points, self._target)
+        return np.array([known[point] for point in points], dtype=np.float64)

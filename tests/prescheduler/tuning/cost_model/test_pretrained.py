@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ class Oracle:
     """Says what `landscape_seconds` of a sequence are: times `sign`, and of the reduction as much as `share`."""
 
     def __init__(self, sign: float = 1.0, share: float = 1.0) -> None:
-        self.kind = SimpleNamespace(features="primitives")
         self.sign, self.share, self.num_asked = sign, share, 0
 
     def log_seconds(self, rows: Rows) -> FloatArray:
