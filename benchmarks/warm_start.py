@@ -113,9 +113,8 @@ def operators(target: HardwareTarget, float_target: HardwareTarget) -> dict[str,
 def measured_space(workload: Workload, table: Table, target: HardwareTarget) -> ScheduleSpace:
     """The space without points that were not measured."""
     whole = schedule_space(workload, target)
-    return ScheduleSpace(
-        workload, whole.coordinates, dict, lambda named: whole.legal(named) and whole.encode(named) in table
-    )
+    measured = {whole.decode(point) for point in table if whole.contains(point)}
+    return dataclasses.replace(whole, is_legal=lambda point: point in measured)
 
 
 def upside_down(prior: Prior) -> Prior:

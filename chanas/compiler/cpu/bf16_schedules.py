@@ -51,7 +51,7 @@ def pointwise_space(
             return False
         return p.order is LoopOrder.CHANNELS_OUTSIDE or (p.m.outer > 1 and p.n.outer > 1)
 
-    return ScheduleSpace(workload, coordinates, PointwisePoint.of, legal)
+    return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
 
 
 def _tiles(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
@@ -87,7 +87,7 @@ def _half_block_space(workload: Workload, target: HardwareTarget) -> ScheduleSpa
         tile = (p.m.inner, p.n.inner)
         return tile in tiles and math.prod(tile) * 2 * p.k.inner <= _MAX_WRITTEN_OUT
 
-    return ScheduleSpace(workload, coordinates, HalfBlockPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, HalfBlockPoint, legal)
 
 
 def pointwise(

@@ -173,7 +173,7 @@ def pointwise(
             return False
         return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
 
-    return ScheduleSpace(workload, coordinates, PointwisePoint.of, legal)
+    return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
 
 
 def _fitting(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
@@ -212,7 +212,7 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
         tile = (p.m.inner, p.n.inner)
         return tile in tiles and math.prod(tile) * 2 * p.k.inner <= _MAX_WRITTEN_OUT_HALF_BLOCK
 
-    return ScheduleSpace(workload, coordinates, HalfBlockPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, HalfBlockPoint, legal)
 
 
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
@@ -237,7 +237,7 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
             return False
         return not p.writes_rows_out or accumulators * workload.kernel_area <= _MAX_WRITTEN_OUT_DEPTHWISE
 
-    return ScheduleSpace(workload, coordinates, DepthwisePoint.of, legal)
+    return ScheduleSpace(workload, coordinates, DepthwisePoint, legal)
 
 
 def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]:
@@ -264,7 +264,7 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     def legal(p: ConvPoint) -> bool:
         return tile(p.h.inner, p.w.inner, p.n.inner) in allowed
 
-    return ScheduleSpace(workload, coordinates, ConvPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, ConvPoint, legal)
 
 
 def _tile_of_sums(columns: Axis, h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
@@ -329,7 +329,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
             return steps == 1
         return bands > 1 and (p.order is _PIXELS or n_o == 1)
 
-    return ScheduleSpace(workload, coordinates, BlockConvPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, BlockConvPoint, legal)
 
 
 def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[GroupConvPoint]:
@@ -385,7 +385,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
             _MAX_WRITTEN_OUT, accumulators
         )
 
-    return ScheduleSpace(workload, coordinates, GroupConvPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, GroupConvPoint, legal)
 
 
 def upconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
@@ -457,7 +457,7 @@ def _sums_of_bands(
             return False
         return p.padding is Padding.AT_FIRST or (bands > 1 and (p.order is _PIXELS or n_o == 1))
 
-    return ScheduleSpace(workload, coordinates, WinogradPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, WinogradPoint, legal)
 
 
 def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace[PoolPoint]:
@@ -466,4 +466,4 @@ def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace[PoolPoint]
         Coordinate.split("c", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
         Coordinate.split("m", workload.input_pixels, innermost_max=_MAX_UNROLLED_REDUCTION),
     )
-    return ScheduleSpace(workload, coordinates, PoolPoint.of, lambda p: True)
+    return ScheduleSpace(workload, coordinates, PoolPoint, lambda p: True)
