@@ -15,12 +15,12 @@ import numpy as np
 from tvm import te, tirx, topi
 
 from chanas.compiler.expressions import epilogue, exp
+from chanas.compiler.program import tiled_rows
 from chanas.core.layouts import num_blocks
 from chanas.models import elementwise
 from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.graph import Node
 from chanas.models.loops import IN_ORDER, from_start
-from chanas.models.program import tiled_rows
 from chanas.models.reducers import LARGEST, PRODUCT, SMALLEST
 from chanas.models.sampling import deformed, grid_sample, interpolate, roi_align
 

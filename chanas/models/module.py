@@ -11,16 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.cpu.batches import Part
 from chanas.compiler.cpu.blocks import schedule_packed_operator
 from chanas.compiler.cpu.shapes import input_shape, output_shape
+from chanas.compiler.program import (
+    Array,
+    MapView,
+    Operation,
+    OtherOperation,
+    Part,
+    PartOf,
+    Program,
+    TunedOperation,
+    Value,
+)
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.models.definitions import OPAQUE
 from chanas.models.generic import schedule_generic
-from chanas.models.graph import Constant
-from chanas.models.program import MapView, Operation, OtherOperation, PartOf, Program, TunedOperation, Value
-from chanas.models.sources.model import Array
 from chanas.models.views import copying, take_part
 from chanas.network.folding import pack_operator
 from chanas.operators.workload import Workload
@@ -63,7 +70,7 @@ class _Emission:
         self.program, self.chosen, self.target = program, chosen, target
         self.lanes = target.vector_lanes
         self.inputs = [
-            relax.Var(f"input{i}", relax.TensorType(facts.shape, facts.dtype)) for i, facts in enumerate(program.inputs)
+            relax.Var(f"input{i}", relax.TensorType(value.shape, value.dtype)) for i, value in enumerate(program.inputs)
         ]
         self.parameters: list[Array] = []
         self.variables: list[Any] = []
@@ -99,7 +106,7 @@ class _Emission:
                 return []
             parts = pack_operator(workload, operation.weight, operation.bias, self.lanes)
             return [self._variable(np.concatenate([part.ravel() for part in parts]))]
-        return [self._variable(read.value) for read in operation.reads if isinstance(read, Constant)]
+        return [self._variable(read) for read in operation.reads if not isinstance(read, int)]
 
     def _variable(self, value: Array) -> Any:
         from tvm import relax
@@ -133,7 +140,7 @@ class _Emission:
                 return None
             case OtherOperation():
                 left = list(own)
-                reads = [left.pop(0) if isinstance(r, Constant) else self._value(r) for r in operation.reads]
+                reads = [self._value(r) if isinstance(r, int) else left.pop(0) for r in operation.reads]
                 found = operation.emit(self.builder, reads, self.lanes)
                 if (at := self.program.parts.get(number)) is not None:
                     self._copy(found, operation.value, at)

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Part(NamedTuple):
-    """Place of a map in another one's memory: its first channel block there, and all that each image has there."""
-
-    first: int
-    blocks: int
-
+from chanas.compiler.program import Part
 
 NO_PARTS: Mapping[int, Part] = MappingProxyType({})
 

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chanas.compiler.cpu.batches import NO_PARTS, Part, over_images
+from chanas.compiler.cpu.batches import NO_PARTS, over_images
 from chanas.compiler.cpu.families import apply_point, compute, family_of, flatten_output, operator_arguments
 from chanas.compiler.cpu.shapes import Shapes, input_shape, output_shape
+from chanas.compiler.program import Part
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget

@@ -1,4 +1,4 @@
-"""A simplified graph as a program: tuned operators with what is fused into them, and all others beside them.
+"""A network as a program: tuned operators with what is fused into them, and all others beside them.
 
 A value is plain, as the framework has it, or blocked, [N · B, M, l], as tuned operators read and write it: N images one
 after the other, B channel blocks of l lanes, M pixels. Channels are the second axis of maps [N, C, H, W] and the last
@@ -12,17 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from chanas.compiler.cpu.batches import Part
 from chanas.core.layouts import num_blocks
-from chanas.models.graph import Constant
-from chanas.models.sources.model import Array, TensorFacts
 from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
 
+Array = npt.NDArray[Any]
 _TILE_ROWS = range(6, 15)
 
 
@@ -106,21 +105,28 @@ class OtherOperation:
     """An operation that the compiler's own definitions compute, with one schedule for all such (`generic`).
 
     name       for people
-    reads      values and constants
+    reads      values, and constants as they are
     emit       its expression
     is_change  it computes nothing: it only changes the form of a value, or is known
     """
 
     name: str
-    reads: tuple[int | Constant, ...]
+    reads: tuple[int | Array, ...]
     value: Value
     emit: Emit
     is_change: bool = False
 
 
+class Part(NamedTuple):
+    """Place of a map in another one's memory: its first channel block there, and all that each image has there."""
+
+    first: int
+    blocks: int
+
+
 @dataclass(frozen=True, eq=False)
 class MapView:
-    """A map whose channels are in memory already, in that of another value or in its own (`views`).
+    """A map whose channels are in memory already, in that of another value or in its own.
 
     copied  of what it reads that which has to be copied to its own memory first, and where to
     """
@@ -147,10 +153,10 @@ class Program:
     """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation.
 
     names   of values in the file that the network was read from, of those that are there
-    parts   of values that lie in the memory of others, where (`views`)
+    parts   of values that lie in the memory of others, where
     """
 
-    inputs: tuple[TensorFacts, ...]
+    inputs: tuple[Value, ...]
     lanes: int
     operations: list[Operation] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
@@ -159,10 +165,7 @@ class Program:
 
     def value(self, number: int) -> Value:
         """The form of a value."""
-        if number < len(self.inputs):
-            facts = self.inputs[number]
-            return Value(facts.shape, facts.dtype)
-        return self.operation(number).value
+        return self.inputs[number] if number < len(self.inputs) else self.operation(number).value
 
     def operation(self, number: int) -> Operation:
         """The operation that gives a value."""
