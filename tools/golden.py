@@ -203,9 +203,9 @@ def networks() -> Digests:
     import torch
     import torchvision
 
+    from chanas.compiler.cpu.module import program_module
     from chanas.models.folding import simplify
     from chanas.models.lowering import lower
-    from chanas.models.module import program_module
     from chanas.models.reading.reader import read_graph
     from chanas.models.sources.torch_models import opened_program
 

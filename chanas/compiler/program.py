@@ -17,8 +17,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.space import Point
+from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_blocks
-from chanas.operators.steps import Step
+from chanas.core.target import HardwareTarget
+from chanas.operators.steps import Step, block_workloads
 from chanas.operators.workload import Workload
 
 Array = npt.NDArray[Any]
@@ -137,7 +140,21 @@ class MapView:
     name: ClassVar[str] = "view"
 
 
-Operation = TunedOperation | OtherOperation | MapView
+@dataclass(frozen=True, eq=False)
+class TunedBlock:
+    """The operators of a search's block as one function, with the schedule of each.
+
+    Its packed weights (`folding.pack_block`) are one array that the program does not hold.
+    """
+
+    block: BlockConfig
+    points: tuple[Point, ...]
+    reads: tuple[int, ...]
+    value: Value
+    name: ClassVar[str] = "block"
+
+
+Operation = TunedOperation | TunedBlock | OtherOperation | MapView
 
 
 @dataclass(frozen=True)
@@ -152,7 +169,7 @@ class PartOf:
 class Program:
     """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation.
 
-    names   of values in the file that the network was read from, of those that are there
+    names   of values as the network that was read calls them, of those that have one
     parts   of values that lie in the memory of others, where
     """
 
@@ -162,6 +179,26 @@ class Program:
     outputs: tuple[int, ...] = ()
     names: dict[int, str] = field(default_factory=dict)
     parts: dict[int, PartOf] = field(default_factory=dict)
+
+    @classmethod
+    def from_blocks(
+        cls, blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget
+    ) -> Program:
+        """A searched network, one block after the other.
+
+        Its input is an image float32[in_channels, pixels]; of its output, in channel blocks, the first `classes`
+        numbers count.
+        """
+        first = block_workloads(blocks[0], target.dtype)[0]
+        made = cls((Value((first.in_channels, first.input_pixels)),), target.vector_lanes, names={0: "image"})
+        current = 0
+        for block, own in zip(blocks, points, strict=True):
+            last = block_workloads(block, target.dtype)[-1]
+            shape = (1, last.out_channels, last.output_size, last.output_size)
+            value = Value(shape, last.output_storage, blocked=True)
+            current = made.add(TunedBlock(block, tuple(tuple(point) for point in own), (current,), value))
+        made.outputs = (current,)
+        return made
 
     def value(self, number: int) -> Value:
         """The form of a value."""
