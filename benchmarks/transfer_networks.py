@@ -55,7 +55,7 @@ from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.models.program import Program
+    from chanas.compiler.program import Program
     from chanas.workflows.models.chain import LoadedModel
     from chanas.workflows.models.effort import Effort
 

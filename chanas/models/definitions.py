@@ -14,22 +14,16 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx, topi
 
+from chanas.compiler.cpu.generic import KEPT
 from chanas.compiler.expressions import epilogue, exp
+from chanas.compiler.program import tiled_rows
 from chanas.core.layouts import num_blocks
 from chanas.models import elementwise
 from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.graph import Node
 from chanas.models.loops import IN_ORDER, from_start
-from chanas.models.program import tiled_rows
 from chanas.models.reducers import LARGEST, PRODUCT, SMALLEST
 from chanas.models.sampling import deformed, grid_sample, interpolate, roi_align
-
-OPAQUE = 8
-"""TVM's mark of functions that are fused with nothing (`relay.OpPatternKind.kOpaque`)."""
-KEPT = "chanas.kept"
-"""Mark of stages that are computed once, before they are used, whatever reads them."""
-MIN_PARALLEL = 16384
-"""Outputs below which threads cost more than they bring."""
 
 Definition = Callable[..., Any]
 _DEFINED: dict[str, Definition] = {**IN_ORDER}

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from chanas.compiler.program import Program
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_bytes
@@ -18,8 +19,6 @@ from chanas.errors import MeasureError, ModelError
 from chanas.measuring.canary import Canary
 from chanas.measuring.local.pool import Pool
 from chanas.measuring.local.worker import memory_limit
-from chanas.models.graph import Constant
-from chanas.models.program import Program
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
@@ -197,7 +196,7 @@ def check_provable(program: Program) -> None:
     Raises:
         ModelError: they are more than a worker may allocate.
     """
-    constants = sum(r.value.nbytes for o in program.others for r in o.reads if isinstance(r, Constant))
+    constants = sum(r.nbytes for o in program.others for r in o.reads if not isinstance(r, int))
     weights, limit = weight_bytes(program) + constants, memory_limit()
     needed = 2 * weights + activation_bytes(program) + _WORKER_BYTES
     if needed > limit:

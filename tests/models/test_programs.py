@@ -15,13 +15,13 @@ import tvm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from chanas.compiler.program import Program, tiled_rows
 from chanas.devices.host import load_target
 from chanas.errors import ModelError
 from chanas.measuring.local.compiler import Compiler
 from chanas.measuring.requests import BuildModule
 from chanas.models.folding import simplify
 from chanas.models.lowering import _Lowering, lower
-from chanas.models.program import Program, tiled_rows
 from chanas.models.reading.reader import read_graph
 from chanas.models.sources.model import OpenedModel
 from chanas.models.sources.torch_models import opened_program

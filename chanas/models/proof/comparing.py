@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chanas.compiler.comparison import Comparison, Draw, NetworkCase
+from chanas.compiler.cpu.module import ProgramModule
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.files.scratch import raise_if_full
@@ -14,7 +15,6 @@ from chanas.measuring.candidates import NETWORK_TIMEOUT_S
 from chanas.measuring.local.pool import Pool
 from chanas.measuring.requests import BuildModule, CompareModule
 from chanas.measuring.wire import fields_from_json
-from chanas.models.module import ProgramModule
 
 
 def build(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.compiler.comparison import Comparison, Difference
+from chanas.compiler.cpu.module import ProgramModule
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
@@ -15,7 +16,6 @@ from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidateP
 from chanas.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.measuring.outcomes import Outcome
 from chanas.measuring.requests import BuildModule, MeasureModule
-from chanas.models.module import ProgramModule
 from chanas.models.proof.comparing import build, compare
 from chanas.models.proof.parting import first_difference
 from chanas.models.proof.reference import Reference

@@ -30,12 +30,12 @@ from chanas.workflows.models.effort import DEFAULT_EFFORT, Effort
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
+    from chanas.compiler.cpu.module import ProgramModule
+    from chanas.compiler.program import Program
     from chanas.core.target import HardwareTarget
     from chanas.measuring.devices import HoldDevice
     from chanas.measuring.local.pool import OpenPool, Pool
     from chanas.models.graph import Graph
-    from chanas.models.module import ProgramModule
-    from chanas.models.program import Program
     from chanas.models.proof.proving import Proof
     from chanas.models.proof.reference import Reference
     from chanas.models.sources.model import OpenedModel
@@ -346,8 +346,8 @@ class TunedModel:
 
     def build_with(self, open_pool: OpenPool | None) -> BuiltModel:
         """Build the network as `build` does, in workers that are there."""
+        from chanas.compiler.cpu.module import program_module
         from chanas.files.scratch import scratch_folder
-        from chanas.models.module import program_module
         from chanas.models.proof.proving import prove
 
         watch = self.watch.copy()

@@ -1,4 +1,4 @@
-"""A simplified graph as a program: tuned operators with what is fused into them, and all others beside them.
+"""A network as a program: tuned operators with what is fused into them, and all others beside them.
 
 A value is plain, as the framework has it, or blocked, [N · B, M, l], as tuned operators read and write it: N images one
 after the other, B channel blocks of l lanes, M pixels. Channels are the second axis of maps [N, C, H, W] and the last
@@ -12,17 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from chanas.compiler.cpu.batches import Part
+from chanas.compiler.space import Point
+from chanas.core.arch import BlockConfig
 from chanas.core.layouts import num_blocks
-from chanas.models.graph import Constant
-from chanas.models.sources.model import Array, TensorFacts
-from chanas.operators.steps import Step
+from chanas.core.target import HardwareTarget
+from chanas.operators.steps import Step, block_workloads
 from chanas.operators.workload import Workload
 
+Array = npt.NDArray[Any]
 _TILE_ROWS = range(6, 15)
 
 
@@ -106,21 +108,28 @@ class OtherOperation:
     """An operation that the compiler's own definitions compute, with one schedule for all such (`generic`).
 
     name       for people
-    reads      values and constants
+    reads      values, and constants as they are
     emit       its expression
     is_change  it computes nothing: it only changes the form of a value, or is known
     """
 
     name: str
-    reads: tuple[int | Constant, ...]
+    reads: tuple[int | Array, ...]
     value: Value
     emit: Emit
     is_change: bool = False
 
 
+class Part(NamedTuple):
+    """Place of a map in another one's memory: its first channel block there, and all that each image has there."""
+
+    first: int
+    blocks: int
+
+
 @dataclass(frozen=True, eq=False)
 class MapView:
-    """A map whose channels are in memory already, in that of another value or in its own (`views`).
+    """A map whose channels are in memory already, in that of another value or in its own.
 
     copied  of what it reads that which has to be copied to its own memory first, and where to
     """
@@ -131,7 +140,21 @@ class MapView:
     name: ClassVar[str] = "view"
 
 
-Operation = TunedOperation | OtherOperation | MapView
+@dataclass(frozen=True, eq=False)
+class TunedBlock:
+    """The operators of a search's block as one function, with the schedule of each.
+
+    Its packed weights (`folding.pack_block`) are one array that the program does not hold.
+    """
+
+    block: BlockConfig
+    points: tuple[Point, ...]
+    reads: tuple[int, ...]
+    value: Value
+    name: ClassVar[str] = "block"
+
+
+Operation = TunedOperation | TunedBlock | OtherOperation | MapView
 
 
 @dataclass(frozen=True)
@@ -146,23 +169,40 @@ class PartOf:
 class Program:
     """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation.
 
-    names   of values in the file that the network was read from, of those that are there
-    parts   of values that lie in the memory of others, where (`views`)
+    names   of values as the network that was read calls them, of those that have one
+    parts   of values that lie in the memory of others, where
     """
 
-    inputs: tuple[TensorFacts, ...]
+    inputs: tuple[Value, ...]
     lanes: int
     operations: list[Operation] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
     names: dict[int, str] = field(default_factory=dict)
     parts: dict[int, PartOf] = field(default_factory=dict)
 
+    @classmethod
+    def from_blocks(
+        cls, blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget
+    ) -> Program:
+        """A searched network, one block after the other.
+
+        Its input is an image float32[in_channels, pixels]; of its output, in channel blocks, the first `classes`
+        numbers count.
+        """
+        first = block_workloads(blocks[0], target.dtype)[0]
+        made = cls((Value((first.in_channels, first.input_pixels)),), target.vector_lanes, names={0: "image"})
+        current = 0
+        for block, own in zip(blocks, points, strict=True):
+            last = block_workloads(block, target.dtype)[-1]
+            shape = (1, last.out_channels, last.output_size, last.output_size)
+            value = Value(shape, last.output_storage, blocked=True)
+            current = made.add(TunedBlock(block, tuple(tuple(point) for point in own), (current,), value))
+        made.outputs = (current,)
+        return made
+
     def value(self, number: int) -> Value:
         """The form of a value."""
-        if number < len(self.inputs):
-            facts = self.inputs[number]
-            return Value(facts.shape, facts.dtype)
-        return self.operation(number).value
+        return self.inputs[number] if number < len(self.inputs) else self.operation(number).value
 
     def operation(self, number: int) -> Operation:
         """The operation that gives a value."""

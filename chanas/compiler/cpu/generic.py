@@ -2,7 +2,7 @@
 
 A function is what TVM's fusion made of some operations: element-wise expressions, conversions, reductions. What can be
 computed where it is used is; of a reduction the sums of a vector of outputs are kept at once. Reductions along rows are
-defined that way (`definitions`).
+defined that way (`models.definitions`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ import math
 from typing import Any
 
 from chanas.core.target import HardwareTarget
-from chanas.models.definitions import KEPT, MIN_PARALLEL
+
+OPAQUE = 8
+"""TVM's mark of functions that are fused with nothing (`relay.OpPatternKind.kOpaque`)."""
+KEPT = "chanas.kept"
+"""Mark of stages that are computed once, before they are used, whatever reads them."""
+MIN_PARALLEL = 16384
+"""Outputs below which threads cost more than they bring."""
 
 # Characters of an expression without exponentials and the like.
 _CHEAP_TEXT = 400

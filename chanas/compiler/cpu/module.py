@@ -1,4 +1,4 @@
-"""The Relax module of a program: tuned operators as their schedules say, all else fused and scheduled alike.
+"""The Relax module of a program: tuned operators and blocks as their schedules say, all else fused and scheduled alike.
 
 Weights are arguments, so that the compiled module is code alone; they travel beside it.
 """
@@ -11,17 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.cpu.batches import Part
-from chanas.compiler.cpu.blocks import schedule_packed_operator
+from chanas.compiler.cpu.batches import copying, take_part
+from chanas.compiler.cpu.blocks import num_block_parameters, schedule_block, schedule_packed_operator
+from chanas.compiler.cpu.generic import OPAQUE, schedule_generic
 from chanas.compiler.cpu.shapes import input_shape, output_shape
+from chanas.compiler.program import (
+    Array,
+    MapView,
+    Operation,
+    OtherOperation,
+    Part,
+    PartOf,
+    Program,
+    TunedBlock,
+    TunedOperation,
+    Value,
+)
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
-from chanas.models.definitions import OPAQUE
-from chanas.models.generic import schedule_generic
-from chanas.models.graph import Constant
-from chanas.models.program import MapView, Operation, OtherOperation, PartOf, Program, TunedOperation, Value
-from chanas.models.sources.model import Array
-from chanas.models.views import copying, take_part
 from chanas.network.folding import pack_operator
 from chanas.operators.workload import Workload
 
@@ -31,8 +38,8 @@ Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
 
 @dataclass(frozen=True)
 class ProgramModule:
-    """A module `main(inputs…, parameters…) -> outputs` that is ready to be compiled, its parameters, and what it was
-    made of."""
+    """A module `main(inputs…, parameters…) -> outputs` that is ready to be compiled, those of its parameters that the
+    program holds, and what it was made of."""
 
     module: Any
     parameters: tuple[Array, ...]
@@ -63,7 +70,8 @@ class _Emission:
         self.program, self.chosen, self.target = program, chosen, target
         self.lanes = target.vector_lanes
         self.inputs = [
-            relax.Var(f"input{i}", relax.TensorType(facts.shape, facts.dtype)) for i, facts in enumerate(program.inputs)
+            relax.Var(program.names.get(i, f"input{i}"), relax.TensorType(value.shape, value.dtype))
+            for i, value in enumerate(program.inputs)
         ]
         self.parameters: list[Array] = []
         self.variables: list[Any] = []
@@ -88,25 +96,34 @@ class _Emission:
         except Exception:
             self.builder._end_block()  # which TVM leaves open, and then warns of on standard error
             raise
-        fused = _fused(self.builder.get())
-        return ProgramModule(_scheduled(fused, self.target), tuple(self.parameters), self.program, self.chosen)
+        made = self.builder.get()
+        if self.program.others:
+            made = _scheduled(_fused(made), self.target)
+        return ProgramModule(made, tuple(self.parameters), self.program, self.chosen)
 
-    def _own(self, operation: Any) -> list[Any]:
+    def _own(self, operation: Operation) -> list[Any]:
         """Variables of what an operation reads beside values."""
-        if isinstance(operation, TunedOperation):
-            workload, _ = self.chosen[operation.choices]
-            if operation.weight is None or operation.bias is None:
-                return []
-            parts = pack_operator(workload, operation.weight, operation.bias, self.lanes)
-            return [self._variable(np.concatenate([part.ravel() for part in parts]))]
-        return [self._variable(read.value) for read in operation.reads if isinstance(read, Constant)]
+        match operation:
+            case TunedBlock():
+                shape = (num_block_parameters(operation.block, self.lanes, self.target.dtype),)
+                return [self._variable("parameters", shape, "float32")]
+            case TunedOperation(weight=weight, bias=bias):
+                if weight is None or bias is None:
+                    return []
+                workload, _ = self.chosen[operation.choices]
+                parts = pack_operator(workload, weight, bias, self.lanes)
+                return [self._parameter(np.concatenate([part.ravel() for part in parts]))]
+        return [self._parameter(read) for read in operation.reads if not isinstance(read, int)]
 
-    def _variable(self, value: Array) -> Any:
-        from tvm import relax
-
+    def _parameter(self, value: Array) -> Any:
         value = np.asarray(value, order="C")
         self.parameters.append(value)
-        variable = relax.Var(f"parameter{len(self.variables)}", relax.TensorType(value.shape, str(value.dtype)))
+        return self._variable("parameter", value.shape, str(value.dtype))
+
+    def _variable(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        from tvm import relax
+
+        variable = relax.Var(f"{name}{len(self.variables)}", relax.TensorType(shape, dtype))
         self.variables.append(variable)
         return variable
 
@@ -127,17 +144,29 @@ class _Emission:
         match operation:
             case TunedOperation():
                 return self._tuned(operation, own, number)
+            case TunedBlock():
+                return self._block(operation, own)
             case MapView():
                 for read, part in operation.copied:
                     self._copy(self._value(read), self.program.value(read), PartOf(number, part))
                 return None
             case OtherOperation():
                 left = list(own)
-                reads = [left.pop(0) if isinstance(r, Constant) else self._value(r) for r in operation.reads]
+                reads = [self._value(r) if isinstance(r, int) else left.pop(0) for r in operation.reads]
                 found = operation.emit(self.builder, reads, self.lanes)
                 if (at := self.program.parts.get(number)) is not None:
                     self._copy(found, operation.value, at)
                 return found
+
+    def _block(self, operation: TunedBlock, own: Sequence[Any]) -> Any:
+        from tvm import relax
+
+        key = (operation.block, operation.points)
+        if key not in self.functions:
+            function = schedule_block(operation.block, operation.points, self.target)
+            self.functions[key] = self._add(function, f"block{len(self.functions)}")
+        result = relax.TensorType(operation.value.memory_shape(self.lanes), operation.value.dtype)
+        return self._call(self.functions[key], [*map(self._value, operation.reads), *own], result, None)
 
     def _tuned(self, operation: TunedOperation, own: Sequence[Any], number: int) -> Any:
         from tvm import relax
@@ -191,7 +220,9 @@ class _Emission:
     def _add(self, function: Any, name: str) -> Any:
         """A scheduled function in the module, which no other is fused with."""
         function = function.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
-        return self.builder.add_func(function.with_attr("op_pattern", OPAQUE), name)
+        if self.program.others:
+            function = function.with_attr("op_pattern", OPAQUE)
+        return self.builder.add_func(function, name)
 
     def _call(self, function: Any, arguments: Sequence[Any], result: Any, at: PartOf | None) -> Any:
         """The expression of a call; None if it writes a part of a view's memory: in place, once that is there."""
