@@ -91,14 +91,14 @@ def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, 
     from chanas.compiler.backends import schedule_space
     from chanas.compiler.cpu.reference import operator_case
     from chanas.measuring.local.pool import WorkerPool
-    from chanas.measuring.requests import BuildOperator
+    from chanas.measuring.messages import Build, OperatorAt
 
     rng, libraries, cases = np.random.default_rng(seed), [], []
     with WorkerPool(target) as pool:
         for number, workload in enumerate(workloads):
             library, case = folder / f"{number}.so", folder / f"{number}.npz"
             (point,) = schedule_space(workload, target).sample(1, rng)
-            build = BuildOperator(target=target, library=library, workload=workload, point=point)
+            build = Build(target=target, what=OperatorAt(workload, point), path=library)
             answer = pool.build(build, 60.0).result()
             if answer.error is not None:
                 raise SystemExit(f"host_costs: error: {workload.key} was not built: {answer.error}")

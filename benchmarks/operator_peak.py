@@ -46,7 +46,7 @@ from chanas.operators.workload import Workload
 if TYPE_CHECKING:
     from tuning import Tuned
 
-    from chanas.measuring.outcomes import Outcome
+    from chanas.measuring.messages import Outcome
 
 SPACE, NUM_CLASSES, SUB_SPACE = "mbv3", 1000, SubSpace(224, 1.0)
 MIN_FLOPS = 2_000_000

@@ -45,11 +45,11 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
-from chanas.measuring.requests import BuildOperator, Measure, Ping
+from chanas.measuring.messages import Build, Measure, OperatorAt, Ping
 
 if TYPE_CHECKING:
-    from chanas.measuring.answers import Answer
     from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.messages import Answer, Build, Measure, OperatorAt
     from chanas.measuring.remote.device import RemoteDevice
     from chanas.measuring.remote.pool import RemotePool
     from chanas.measuring.remote.tracker import Address
@@ -87,7 +87,7 @@ class Kernel:
     remote_s: list[float] = field(default_factory=list)
     local_overhead_s: list[float] = field(default_factory=list)
     remote_overhead_s: list[float] = field(default_factory=list)
-    build: BuildOperator | None = None
+    build: Build | None = None
 
     @property
     def ratio(self) -> float:
@@ -204,7 +204,7 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
         kernel = Kernel(workload.key, folder / f"{i}.so", folder / f"{i}.npz")
         operator_case(workload, target.vector_lanes).save(kernel.case)
         (point,) = schedule_space(workload, target).sample(1, rng)
-        kernel.build = BuildOperator(target=target, library=kernel.library, workload=workload, point=point)
+        kernel.build = Build(target=target, what=OperatorAt(workload, point), path=kernel.library)
         asked.append((kernel, pool.build(kernel.build, _TIMEOUT_S)))
     return [kernel for kernel, future in asked if future.result().error is None]
 
@@ -293,7 +293,17 @@ def seconds_of_candidates(kernels: Sequence[Kernel], pool: RemotePool) -> float:
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     for i, k in enumerate(kernels):
         assert k.build is not None
-        line.submit(Candidate(i, k.build, k.timing, keep_library=True))
+        line.submit(
+            Candidate(
+                token=i,
+                what=k.build.what,
+                target=k.build.target,
+                library=k.library,
+                case=k.case,
+                settings=TIMING,
+                keep_library=True,
+            )
+        )
     while line.num_in_flight:
         list(line.finished())
     return time.monotonic() - start

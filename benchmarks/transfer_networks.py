@@ -129,7 +129,7 @@ def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[s
     from chanas.compiler.backends import case_of
     from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
     from chanas.measuring.local.pool import WorkerPool
-    from chanas.measuring.requests import BuildOperators, MeasureInTurns
+    from chanas.measuring.messages import OperatorsAt
     from chanas.prescheduler.program import weight_bytes
 
     workloads = {w.key: w for w in program.workloads()}
@@ -143,11 +143,17 @@ def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[s
         for key, some in of.items():
             library, case = Path(scratch) / key, Path(scratch) / f"{key}.npz"
             case_of(workloads[key], target).save(case)
-            build = BuildOperators(
-                target=target, library=library, workload=workloads[key], points=some, compiled=[None] * len(some)
+            line.submit(
+                Candidate(
+                    token=key,
+                    what=OperatorsAt(workloads[key], some, [None] * len(some)),
+                    target=target,
+                    library=library,
+                    case=case,
+                    settings=settings,
+                    timeout_s=len(some) * BUILD_TIMEOUT_S,
+                )
             )
-            timing = MeasureInTurns(library=library, case=case, num=len(some), settings=settings)
-            line.submit(Candidate(key, build, timing, len(some) * BUILD_TIMEOUT_S))
         while line.num_in_flight:
             for candidate, outcome in line.finished():
                 for point, member in zip(of[candidate.token], outcome.members or [outcome], strict=False):

@@ -22,8 +22,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildBlock, BuildOperator, Measure
+from chanas.measuring.messages import BlockAt, OperatorAt, Outcome
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore
@@ -94,9 +93,8 @@ def tune_operators(
         store.close()
 
 
-def _timing(library: Path, case: Path, around: Surroundings) -> Measure:
-    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
-    return Measure(library=library, case=case, settings=settings)
+def _settings(around: Surroundings) -> TimingSettings:
+    return TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
 
 
 def time_operators(
@@ -119,8 +117,11 @@ def time_operators(
         line.submit(
             Candidate(
                 token=workload,
-                build=BuildOperator(target=target, library=library, workload=workload, point=point),
-                timing=_timing(library, case, around),
+                what=OperatorAt(workload, point),
+                target=target,
+                library=library,
+                case=case,
+                settings=_settings(around),
                 keep_library=True,
             )
         )
@@ -164,8 +165,11 @@ def tune_blocks(
             line.submit(
                 Candidate(
                     token=(block, schedules),
-                    build=BuildBlock(target=target, library=library, block=block, points=[p for _, p in schedules]),
-                    timing=_timing(library, case, around),
+                    what=BlockAt(block, [p for _, p in schedules]),
+                    target=target,
+                    library=library,
+                    case=case,
+                    settings=_settings(around),
                     timeout_s=60.0,
                 )
             )

@@ -9,10 +9,10 @@ from chanas.compiler.cpu.call_list import CallList
 from chanas.compiler.cpu.static_library import ALIGNMENT, Kernels
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
+from chanas.core.codec import fields_from_json
 from chanas.core.target import HardwareTarget
 from chanas.measuring.local.compiler import open_compiler
-from chanas.measuring.requests import BuildCalls, BuildKernel
-from chanas.measuring.wire import fields_from_json
+from chanas.measuring.messages import BlockAt, Build, ModuleFile
 
 # All functions of a network one after the other: a second each at most.
 _NETWORK_TIMEOUT_S = 1800.0
@@ -37,7 +37,8 @@ def build_kernels(
     with open_compiler(target) as compiler:
         for (block, own), symbol in symbols.items():
             objects.append(folder / f"{symbol}.o")
-            request = BuildKernel(target=target, network=name, symbol=symbol, block=block, points=own, path=objects[-1])
+            what = BlockAt(block, own)
+            request = Build(target=target, what=what, path=objects[-1], form="kernels", name=name)
             built = compiler.result(request, f"block {block.key}")
             workspace_bytes, features = max(workspace_bytes, built["workspace_bytes"]), built["features"]
     return Kernels(tuple(symbols[i] for i in identities), tuple(objects), workspace_bytes, tuple(features))
@@ -50,7 +51,7 @@ def build_calls(name: str, module: Path, num_inputs: int, target: HardwareTarget
     Raises:
         TargetError: the module does what takes TVM's runtime, or the compiler crashes.
     """
-    request = BuildCalls(target=target, network=name, module=module, num_inputs=num_inputs, folder=folder)
+    request = Build(target=target, what=ModuleFile(module, num_inputs), path=folder, form="kernels", name=name)
     with open_compiler(target) as compiler:
         found: CallList = fields_from_json(CallList, compiler.result(request, "the network", _NETWORK_TIMEOUT_S))
     return found

@@ -18,10 +18,8 @@ from pathlib import Path
 from chanas.compiler.backends import case_of, schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.answers import Answer
 from chanas.measuring.local.pool import Pool
-from chanas.measuring.outcomes import Reading
-from chanas.measuring.requests import BuildOperator, Measure
+from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Reading
 from chanas.operators.workload import Workload
 
 # Some 50 us of arithmetic from the nearest caches: what is left of its noise is the machine's own.
@@ -53,7 +51,7 @@ class _Operator:
         if self.works is None:
             case_of(WORKLOAD, self.target).save(case)
             point = schedule_space(WORKLOAD, self.target).middle
-            build = BuildOperator(target=self.target, library=library, workload=WORKLOAD, point=point)
+            build = Build(target=self.target, what=OperatorAt(WORKLOAD, point), path=library)
             self.works = pool.build(build, _TIMEOUT_S).result().error is None
         return Measure(library=library, case=case, settings=_SETTINGS) if self.works else None
 

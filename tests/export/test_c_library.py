@@ -32,7 +32,7 @@ from chanas.export.folders import Exported
 from chanas.export.trials import Check
 from chanas.measuring.checks.qemu import emulator_program
 from chanas.measuring.local.compiler import Compiler
-from chanas.measuring.requests import BuildNetwork
+from chanas.measuring.messages import Build, NetworkAt
 from chanas.network import folding
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
@@ -61,7 +61,7 @@ def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget, compil
     blocks = space.smallest.blocks(space, len(CLASSES))
     job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
     points = block_points(lut, blocks)
-    request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+    request = Build(target=target, what=NetworkAt(blocks, points), path=job.library)
     compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     document = {

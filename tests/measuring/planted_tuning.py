@@ -15,7 +15,7 @@ from typing import Any
 
 from chanas.errors import ConfigError
 from chanas.measuring.local.pool import wait_for_one
-from chanas.measuring.requests import Ping
+from chanas.measuring.messages import Ping
 from chanas.measuring.shared.pool import Exchange, SharedPool
 from chanas.measuring.shared.serving import main
 

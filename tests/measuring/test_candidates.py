@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cpu.reference import operator_case
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.candidates import Candidate, CandidatePipeline, time_in_rounds
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.messages import Answer, ErrorKind, Outcome, WorkerError
 from chanas.operators.workload import Workload
 
 from ..compiler.workbench import HOST, SyntheticPool, Workbench, answered, failed, invented, timed
@@ -101,7 +100,7 @@ def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
     class HangingPool(SyntheticPool):
         def build(self, request: Any, timeout_s: float) -> Future[Answer]:
             super().build(request, timeout_s)
-            request.library.with_suffix(".o").touch()
+            request.path.with_suffix(".o").touch()
             answer: Future[Answer] = Future()
             error = WorkerError(ErrorKind.TIMEOUT, f"{request.call} took more than {timeout_s:g} s")
             answer.set_result(Answer(None, error, timeout_s))
@@ -112,7 +111,7 @@ def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
     library = tmp_path / "a.so"
     line.submit(invented(library, 0, keep_library=True))
     ((_, outcome),) = line.finished()
-    assert outcome.error == "timeout: build_operator took more than 20 s"
+    assert outcome.error == "timeout: build took more than 20 s"
     assert (outcome.build_s, outcome.measure_s) == (20.0, 0.0)
     assert list(tmp_path.iterdir()) == []
 

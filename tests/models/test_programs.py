@@ -19,7 +19,7 @@ from chanas.compiler.program import Program, tiled_rows
 from chanas.devices.host import load_target
 from chanas.errors import ModelError
 from chanas.measuring.local.compiler import Compiler
-from chanas.measuring.requests import BuildModule
+from chanas.measuring.messages import Build, ModuleFile
 from chanas.models.folding import simplify
 from chanas.models.lowering import _Lowering, lower
 from chanas.models.reading.reader import read_graph
@@ -96,7 +96,7 @@ def run(compiler: Compiler, tmp_path: Path) -> Run:
         made = default_module(lowered, target, choice)
         json, library = tmp_path / "net.json", tmp_path / "net.so"
         json.write_text(tvm.ir.save_json(made.module))
-        compiler.result(BuildModule(target=target, library=library, module=json), "a network")
+        compiler.result(Build(target=target, what=ModuleFile(json), path=library), "a network")
         inputs = opened.random_inputs(1)
         outputs = outputs_of(tvm.runtime.load_module(str(library)), made, inputs)
         pairs = list(zip(outputs, opened.answer(inputs), strict=True))

@@ -68,8 +68,8 @@ class Rejecting(SyntheticPool):
         self.rejected = rejected
 
     def measure(self, request: object, timeout_s: float, device: int | None = None) -> object:  # type: ignore[override]
-        asked = next(b for b in reversed(self.checked) if b.library == request.library)  # type: ignore[attr-defined]
-        is_bad = (asked.workload, asked.point) in self.rejected
+        asked = next(b for b in reversed(self.checked) if b.path == request.library)  # type: ignore[attr-defined]
+        is_bad = (asked.what.workload, asked.what.point) in self.rejected
         return answered(failed("wrong result")) if is_bad else super().measure(request, timeout_s, device)
 
 

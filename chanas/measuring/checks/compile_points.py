@@ -20,7 +20,7 @@ from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.measuring.local.compiler import Compiler, open_compiler, readable
-from chanas.measuring.requests import CompilePoint
+from chanas.measuring.messages import CompilePoint
 from chanas.operators.workload import Workload
 
 _TIMEOUT_S = 120.0  # one kernel; most take well under a second

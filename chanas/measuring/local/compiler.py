@@ -14,9 +14,8 @@ from typing import Any
 from chanas.core.target import HardwareTarget
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.local.worker_process import WorkerProcess, worker_command
-from chanas.measuring.requests import CompileRequest
+from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
 
 _TIMEOUT_S = 300.0
 
@@ -29,11 +28,11 @@ class Compiler:
         self.target = target
         self._worker = WorkerProcess(1, list(cores), worker_command(target))
 
-    def answer(self, request: CompileRequest, timeout_s: float = _TIMEOUT_S) -> Answer:
+    def answer(self, request: Request, timeout_s: float = _TIMEOUT_S) -> Answer:
         """Answer a request; a crash is an answer with an error."""
         return self._worker.call(request, timeout_s)
 
-    def result(self, request: CompileRequest, what: str, timeout_s: float = _TIMEOUT_S) -> Any:
+    def result(self, request: Request, what: str, timeout_s: float = _TIMEOUT_S) -> Any:
         """The result of a request that compiles `what`.
 
         Raises:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import itertools
 import math
 import signal
@@ -23,21 +22,23 @@ from chanas import interrupts
 from chanas.compiler.cases import relative_error
 from chanas.devices.lean_tvm import hide_torch
 from chanas.devices.timing import Call, Clock
-from chanas.measuring.answers import Answer, ErrorKind, Timing, WorkerError
 from chanas.measuring.local import worker
 from chanas.measuring.local.timing import CheckedProgram, time_program, time_programs_in_turns
-from chanas.measuring.requests import (
-    BuildBlock,
-    BuildNetwork,
-    BuildOperator,
-    BuildOperators,
+from chanas.measuring.messages import (
+    Answer,
+    BlockAt,
+    Build,
     CompilePoint,
     Crash,
+    ErrorKind,
     Hang,
     Measure,
-    MeasureInTurns,
-    MeasureNetwork,
+    NetworkAt,
+    OperatorAt,
+    OperatorsAt,
     Ping,
+    Timing,
+    WorkerError,
 )
 
 # Clock rates have settled when as many batches in a row differ by no more than this, and are not waited for longer.
@@ -60,33 +61,25 @@ Compile = Callable[[Any, Any, Path], None]
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------
-class Builder:
-    """Compiles what is asked for, by `compile_`: a program, for a target, into a file."""
+def build(request: Build, compile_: Compile) -> dict[str, str] | None:
+    """Compile what is asked for, by `compile_`: a program, for a target, into a file. A block is a kernel for each
+    operator, and one graph; `code` of an operator is the same for points of the same machine code."""
+    from chanas.compiler.cuda import graph
 
-    def __init__(self, compile_: Compile) -> None:
-        self._compile = compile_
-
-    def operator(self, request: BuildOperator) -> dict[str, Any]:
-        """Compile one schedule point of one operator; `code` is the same for points of the same machine code."""
-        from chanas.compiler.cuda.graph import operator_program
-
-        program = operator_program(request.workload, request.point, request.target)
-        self._compile(program, request.target, request.library)
-        return {"code": hashlib.sha256(request.library.read_bytes()).hexdigest()[:32]}
-
-    def block(self, request: BuildBlock) -> None:
-        """Compile one block: a kernel for each operator, one graph."""
-        from chanas.compiler.cuda.graph import block_program
-
-        program = block_program(request.block, request.points, request.target)
-        self._compile(program, request.target, request.library)
-
-    def network(self, request: BuildNetwork) -> None:
-        """Compile a whole network."""
-        from chanas.compiler.cuda.graph import network_program
-
-        program = network_program(request.blocks, request.points, request.target)
-        self._compile(program, request.target, request.library)
+    target, what = request.target, request.what
+    match what, request.form:
+        case OperatorAt(workload, point), "library":
+            compile_(graph.operator_program(workload, point, target), target, request.path)
+            return worker.code_of(request.path)
+        case OperatorsAt(), "library":
+            worker.build_each(request, functools.partial(build, compile_=compile_))
+        case BlockAt(block, points), "library":
+            compile_(graph.block_program(block, points, target), target, request.path)
+        case NetworkAt(blocks, points), "library":
+            compile_(graph.network_program(blocks, points, target), target, request.path)
+        case _:
+            raise TypeError(f"no {request.form} is made of {type(what).__name__} for GPUs")
+    return None
 
 
 def compile_point(request: CompilePoint) -> dict[str, Any]:
@@ -144,31 +137,22 @@ class Timer:
         self._device = functools.cache(open_device)
         self._now, self._last_used_s = now, -math.inf
 
-    def measure(self, request: Measure) -> Timing | WorkerError:
-        """Check an operator or a block against its reference case, then time it: seconds of one of its copies.
+    def measure(self, request: Measure) -> Timing | WorkerError | list[Answer]:
+        """Check what is asked for against its reference case, then time it: seconds of one of its copies.
 
-        Where it is to be cold, every copy finds its weights in the device's memory. All copies run the same code.
+        Where it is to be cold, as a whole network always is, every copy finds its weights in the device's memory. All
+        copies run the same code.
         """
-        return self._measure(request, _copies(), request.hopeless_s, is_cold=request.settings.cold_bytes > 0)
-
-    def _measure(
-        self, request: Measure | MeasureNetwork, copies: int, hopeless_s: float | None = None, *, is_cold: bool
-    ) -> Timing | WorkerError:
-        program = _Program(self._device(), request.library, request.case, copies)  # its machine lives as long
-        checked = program.check()
-        clock = self._clock([checked], is_cold)
-        return time_program(checked, 1, request.settings, hopeless_s, clock)
-
-    def measure_in_turns(self, request: MeasureInTurns) -> list[Answer]:
-        """Check several programs, then time the right ones in turns against each other."""
-        device, copies, settings = self._device(), _copies(), request.settings
+        settings, is_network = request.settings, request.form == "network"
+        copies, is_cold = (1, True) if is_network else (_copies(), settings.cold_bytes > 0)
+        device = self._device()
+        if request.num is None:
+            program = _Program(device, request.library, request.case, copies)  # its machine lives as long
+            checked = program.check()
+            return time_program(checked, 1, settings, request.hopeless_s, self._clock([checked], is_cold))
         programs = [_Program(device, request.library / f"{i}.so", request.case, copies) for i in range(request.num)]
-        checked = [program.check() for program in programs]
-        return time_programs_in_turns(checked, 1, settings, self._clock(checked, settings.cold_bytes > 0))
-
-    def measure_network(self, request: MeasureNetwork) -> Timing | WorkerError:
-        """Check a whole network against its reference case, then time single inferences, cold as blocks are."""
-        return self._measure(request, 1, is_cold=True)
+        several = [program.check() for program in programs]
+        return time_programs_in_turns(several, 1, settings, self._clock(several, is_cold))
 
     def _clock(self, checked: Sequence[CheckedProgram], cold: bool) -> Clock:
         """Seconds per launch of what is right; the first launches are repeated until the clock rates have settled."""
@@ -216,16 +200,10 @@ def describe(error: Exception) -> WorkerError:
 
 def calls(compile_: Compile, open_device: Callable[[], Device]) -> worker.Calls:
     """The calls that the worker answers, which compile and time with these functions."""
-    builder, timer = Builder(compile_), Timer(open_device)
     return {
-        BuildOperator: builder.operator,
-        BuildOperators: functools.partial(worker.build_operators, build=builder.operator),
-        BuildBlock: builder.block,
-        BuildNetwork: builder.network,
+        Build: functools.partial(build, compile_=compile_),
         CompilePoint: compile_point,
-        Measure: timer.measure,
-        MeasureInTurns: timer.measure_in_turns,
-        MeasureNetwork: timer.measure_network,
+        Measure: Timer(open_device).measure,
         Ping: worker.ping,
         Hang: worker.hang,
         Crash: worker.crash,

@@ -14,7 +14,7 @@ from chanas.devices.timing import (
     time_calls,
     time_in_turns,
 )
-from chanas.measuring.answers import Answer, Timing, WorkerError
+from chanas.measuring.messages import Answer, Timing, WorkerError
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The worker process that compiles and times candidates: run as `python -m chanas.measuring.local.worker`.
 
-One JSON request (`chanas.measuring.requests`) per line on standard input, one JSON answer per line on the
+One JSON request (`chanas.measuring.messages`) per line on standard input, one JSON answer per line on the
 descriptor that standard output was. A candidate that crashes or hangs takes only this process with it; the parent
 (`chanas.measuring.local.pool`) starts another. Torch is hidden here: the compiler's runtime would import
 it, which costs seconds and 600 MB a process.
@@ -8,6 +8,7 @@ it, which costs seconds and 600 MB a process.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -23,30 +24,29 @@ from typing import Any
 from chanas import interrupts
 from chanas.compiler.cases import relative_error
 from chanas.compiler.comparison import Comparison, StoredCase
+from chanas.core.codec import to_json
 from chanas.core.units import format_bytes
 from chanas.devices.lean_tvm import hide_torch
 from chanas.devices.timing import Call, TimingSettings
-from chanas.measuring.answers import Answer, ErrorKind, Timing, WorkerError
 from chanas.measuring.local.timing import CheckedProgram, time_program, time_programs_in_turns
-from chanas.measuring.requests import (
-    BuildBlock,
-    BuildCalls,
-    BuildKernel,
-    BuildModule,
-    BuildNetwork,
-    BuildObject,
-    BuildOperator,
-    BuildOperators,
-    BuildUntunedBlock,
-    CompareModule,
+from chanas.measuring.messages import (
+    Answer,
+    BlockAt,
+    Build,
+    Compare,
     Crash,
+    ErrorKind,
     Hang,
     Measure,
-    MeasureInTurns,
-    MeasureModule,
-    MeasureNetwork,
+    ModuleFile,
+    NetworkAt,
+    OperatorAt,
+    OperatorsAt,
     Ping,
     Request,
+    Timing,
+    UntunedBlock,
+    WorkerError,
     read_request,
 )
 from chanas.network.bfloat16 import from_bits
@@ -73,81 +73,60 @@ def limit_memory(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def build_operator(request: BuildOperator) -> dict[str, Any]:
-    """Compile one schedule point of one operator; `code` is the same for points that end in the same machine code."""
-    from chanas.compiler.cpu.build import build_function
-    from chanas.compiler.cpu.families import schedule_operator
+def build(request: Build) -> Any:
+    """Compile what is asked for.
 
-    function = schedule_operator(request.workload, request.point, request.target)
-    build_function(function, request.target, request.library)
-    return {"code": hashlib.sha256(request.library.read_bytes()).hexdigest()[:32]}
+    The answer about one point of an operator has `code`, the same for points that end in the same machine code. About a
+    block for a C library it has `workspace_bytes`, which it takes inside, and `features` of LLVM that it may use; about
+    a module for one it is a `CallList`.
+    """
+    from chanas.compiler.cpu import blocks, call_list, families, static_library, untuned
+    from chanas.compiler.cpu import build as cpu_build
+
+    target, path, name = request.target, request.path, request.name
+    match request.what, request.form:
+        case OperatorAt(workload, point), "library":
+            cpu_build.build_function(families.schedule_operator(workload, point, target), target, path)
+            return code_of(path)
+        case OperatorsAt(), "library":
+            build_each(request, build)
+        case BlockAt(block, points), "library":
+            cpu_build.build_function(blocks.schedule_block(block, points, target), target, path)
+        case BlockAt(block, points), "object":
+            function = blocks.schedule_block(block, points, target)
+            cpu_build.build_object(function.with_attr("global_symbol", path.stem), target, path)
+        case BlockAt(block, points), "kernels":
+            num_bytes = static_library.build_kernel(name, path.stem, block, points, target, path)
+            return {"workspace_bytes": num_bytes, "features": static_library.code_features(target)}
+        case NetworkAt(blocks_, points), "library":
+            cpu_build.build_network(blocks_, points, target, path)
+        case ModuleFile(module), "library":
+            cpu_build.build_module(module, target, path)
+        case ModuleFile(module, num_inputs), "kernels":
+            return call_list.build_calls(name, module, num_inputs, target, path)
+        case UntunedBlock(block), "library":
+            untuned.build_block(block, target, path)
+        case what, form:
+            raise TypeError(f"no {form} is made of {type(what).__name__}")
+    return None
 
 
-def build_operators(request: BuildOperators, build: Callable[[BuildOperator], Any] = build_operator) -> None:
+def code_of(library: Path) -> dict[str, str]:
+    """What identifies the machine code in a library."""
+    return {"code": hashlib.sha256(library.read_bytes()).hexdigest()[:32]}
+
+
+def build_each(request: Build, build: Callable[[Build], Any]) -> None:
     """Compile several schedule points of one operator into a folder; `build` compiles one."""
-    request.library.mkdir(exist_ok=True)
-    for i, (point, there) in enumerate(zip(request.points, request.compiled, strict=True)):
-        path = request.library / f"{i}.so"
+    what = request.what
+    assert isinstance(what, OperatorsAt)
+    request.path.mkdir(exist_ok=True)
+    for i, (point, there) in enumerate(zip(what.points, what.compiled, strict=True)):
+        path = request.path / f"{i}.so"
         if there is not None and there.exists():
             shutil.copyfile(there, path)
         else:
-            build(BuildOperator(target=request.target, library=path, workload=request.workload, point=point))
-
-
-def build_block(request: BuildBlock) -> None:
-    """Compile one fused block."""
-    from chanas.compiler.cpu.blocks import schedule_block
-    from chanas.compiler.cpu.build import build_function
-
-    build_function(schedule_block(request.block, request.points, request.target), request.target, request.library)
-
-
-def build_network(request: BuildNetwork) -> None:
-    """Compile a whole network."""
-    from chanas.compiler.cpu import build as cpu_build
-
-    cpu_build.build_network(request.blocks, request.points, request.target, request.library)
-
-
-def build_module(request: BuildModule) -> None:
-    """Compile a scheduled module."""
-    from chanas.compiler.cpu import build as cpu_build
-
-    cpu_build.build_module(request.module, request.target, request.library)
-
-
-def build_object(request: BuildObject) -> None:
-    """Compile one fused block to an object file."""
-    from chanas.compiler.cpu import blocks as cpu_blocks
-    from chanas.compiler.cpu import build as cpu_build
-
-    function = cpu_blocks.schedule_block(request.block, request.points, request.target)
-    cpu_build.build_object(function.with_attr("global_symbol", request.name), request.target, request.path)
-
-
-def build_kernel(request: BuildKernel) -> dict[str, Any]:
-    """Compile one block of a network's static library to an object file; `workspace_bytes` is what it takes inside,
-    `features` those of LLVM that it may use."""
-    from chanas.compiler.cpu import static_library
-
-    r = request
-    num_bytes = static_library.build_kernel(r.network, r.symbol, r.block, r.points, r.target, r.path)
-    return {"workspace_bytes": num_bytes, "features": static_library.code_features(r.target)}
-
-
-def build_calls(request: BuildCalls) -> Any:
-    """Compile a scheduled module to the kernels of a static library; the answer is a `CallList`."""
-    from chanas.compiler.cpu import call_list
-
-    r = request
-    return call_list.build_calls(r.network, r.module, r.num_inputs, r.target, r.folder)
-
-
-def build_untuned_block(request: BuildUntunedBlock) -> None:
-    """Compile one block with TVM's default pipeline (no schedules)."""
-    from chanas.compiler.cpu import untuned
-
-    untuned.build_block(request.block, request.target, request.library)
+            build(dataclasses.replace(request, what=OperatorAt(what.workload, point), path=path))
 
 
 def _tensor(array: Any) -> Any:
@@ -245,27 +224,34 @@ def _check(library: Path, case: Path, settings: TimingSettings) -> CheckedProgra
     return CheckedProgram(calls, error, reference.tolerance)
 
 
-def measure(request: Measure) -> Timing | WorkerError:
-    """Check a compiled function against its reference case, then time it as a network would run it."""
-    settings = request.settings
-    checked = _check(request.library, request.case, settings)
-    return time_program(checked, max(settings.code_copies, 2), settings, request.hopeless_s)
+def measure(request: Measure) -> Timing | WorkerError | list[Answer]:
+    """Check what is asked for against its reference case, then time it as a network would run it, or a network as a
+    user's process does."""
+    settings, num_warm_up = request.settings, max(request.settings.code_copies, 2)
+    if request.form == "network":
+        return time_program(_check_network(request), 3, settings)
+    if request.form == "module":
+        return time_program(_check_module(request), 3, settings)
+    if request.num is None:
+        checked = _check(request.library, request.case, settings)
+        return time_program(checked, num_warm_up, settings, request.hopeless_s)
+    several = [_check(request.library / f"{i}.so", request.case, settings) for i in range(request.num)]
+    return time_programs_in_turns(several, num_warm_up, settings)
 
 
-def measure_in_turns(request: MeasureInTurns) -> list[Answer]:
-    """Check several functions, then time the right ones in turns against each other."""
-    settings = request.settings
-    checked = [_check(request.library / f"{i}.so", request.case, settings) for i in range(request.num)]
-    return time_programs_in_turns(checked, max(settings.code_copies, 2), settings)
-
-
-def measure_network(request: MeasureNetwork) -> Timing | WorkerError:
-    """Check a compiled Relax module against its reference case, then time whole calls, as a user's process does."""
+def _check_network(request: Measure) -> CheckedProgram:
     function = _module_function(request.library)
     reference = _Case(request.case, request.settings.cold_bytes)
     error = reference.check(function(*reference.argument_sets[0]))
     calls: list[Call] = [(function, arguments) for arguments in reference.argument_sets]
-    return time_program(CheckedProgram(calls, error, reference.tolerance), 3, request.settings)
+    return CheckedProgram(calls, error, reference.tolerance)
+
+
+def _check_module(request: Measure) -> CheckedProgram:
+    function, case = _module_function(request.library), StoredCase(request.case)
+    arguments = [_tensor(a) for a in (*case.inputs(0), *case.parameters())]
+    worst = max((d.excess for d in case.compare(0, _outputs(function(*arguments)))), default=0.0)
+    return CheckedProgram([(function, arguments)], worst, 1.0)
 
 
 def _module_function(library: Path) -> Any:
@@ -281,7 +267,7 @@ def _outputs(found: Any) -> list[Any]:
     return [o.numpy() for o in ([found] if hasattr(found, "numpy") else found)]
 
 
-def compare_module(request: CompareModule) -> Comparison:
+def compare(request: Compare) -> Comparison:
     """Run a finished network on each draw of its case, and on the first once more in the end: nothing that another call
     left behind may change its outputs."""
     function, case = _module_function(request.library), StoredCase(request.case)
@@ -293,14 +279,6 @@ def compare_module(request: CompareModule) -> Comparison:
         first = first or [o.tobytes() for o in outputs]
     again = _outputs(function(*map(_tensor, case.inputs(0)), *parameters))
     return Comparison(tuple(found), tuple(i for i, o in enumerate(again) if o.tobytes() != first[i]))
-
-
-def measure_module(request: MeasureModule) -> Timing | WorkerError:
-    """Check a finished network on the first draw of its case, then time whole calls, as a user's process does."""
-    function, case = _module_function(request.library), StoredCase(request.case)
-    arguments = [_tensor(a) for a in (*case.inputs(0), *case.parameters())]
-    worst = max((d.excess for d in case.compare(0, _outputs(function(*arguments)))), default=0.0)
-    return time_program(CheckedProgram([(function, arguments)], worst, 1.0), 3, request.settings)
 
 
 def ping(_request: Ping) -> dict[str, Any]:
@@ -321,20 +299,9 @@ def crash(_request: Crash) -> None:
 Calls = Mapping[type[Request], Callable[[Any], Any]]
 
 CALLS: dict[type[Request], Callable[[Any], Any]] = {
-    BuildOperator: build_operator,
-    BuildOperators: build_operators,
-    BuildBlock: build_block,
-    BuildModule: build_module,
-    BuildNetwork: build_network,
-    BuildObject: build_object,
-    BuildKernel: build_kernel,
-    BuildCalls: build_calls,
-    BuildUntunedBlock: build_untuned_block,
+    Build: build,
     Measure: measure,
-    MeasureInTurns: measure_in_turns,
-    MeasureNetwork: measure_network,
-    CompareModule: compare_module,
-    MeasureModule: measure_module,
+    Compare: compare,
     Ping: ping,
     Hang: hang,
     Crash: crash,
@@ -374,7 +341,7 @@ def serve_requests(
             answer = Answer.of(calls[type(request)](request))
         except Exception as error:
             answer = Answer.of(describe(error))
-        answers.write(json.dumps(answer.to_json()) + "\n")
+        answers.write(json.dumps(to_json(answer)) + "\n")
         answers.flush()
 
 

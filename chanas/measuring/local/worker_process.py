@@ -18,8 +18,7 @@ from typing import IO
 from chanas.compiler.backends import BACKENDS, backend_of
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
-from chanas.measuring.requests import Ping, Request
+from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
 
 START_TIMEOUT_S = 120.0
 # What failed half-way in a process that hit its limit of memory, or whose GPU failed, is not known.

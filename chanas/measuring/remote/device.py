@@ -17,12 +17,11 @@ import chanas
 from chanas.compiler.linkers import find_linker, no_cross_linker
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.local.pool import no_answer
 from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
 from chanas.measuring.remote.link import Connect, Submit, Wait
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import Ping, Request
 
 _LINK = ("-m", "chanas.measuring.remote.link")
 RETURN_WITHIN_S = 120.0
@@ -217,7 +216,7 @@ class RemoteDevice:
             DeviceLostError: it was lost over the request.
             MeasureError: it can't time at all.
         """
-        submit = Submit(request.to_json(), self._num_threads, timeout_s)
+        submit = Submit(request, self._num_threads, timeout_s)
         self._let_go = self._closed
         answer = self._link.call(submit, _SEND_TIMEOUT_S)
         while answer.error is None and "pending" in answer.result:

@@ -15,9 +15,9 @@ from chanas.core.target import HardwareTarget
 from chanas.core.usage import TargetName
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
-from chanas.measuring.answers import Answer, WorkerError
 from chanas.measuring.local.pool import Task, TaskPool, no_answer
 from chanas.measuring.local.worker_process import WorkerProcess, worker_command
+from chanas.measuring.messages import Answer, WorkerError
 from chanas.measuring.remote.device import (
     MAX_LOSSES,
     POLL_S,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chanas.core.codec import from_json, to_json
 from chanas.errors import SchedulerError
 from chanas.measuring.shared.turns import Answered, Rest, Turn
 
@@ -56,14 +57,14 @@ class Client:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(turn.to_json()).encode() + b"\n")
+            process.stdin.write(json.dumps(to_json(turn)).encode() + b"\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except (OSError, ValueError):  # ValueError: `close` has closed the pipe
             line = b""
         if not line:
             raise self._why_ended(process)
-        rest = Rest.from_json(json.loads(line))
+        rest: Rest = from_json(Rest, json.loads(line))
         if rest.ended:  # its last work is to end
             self.close()
         return rest

@@ -8,9 +8,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from chanas.errors import MeasureError
-from chanas.measuring.answers import Answer
 from chanas.measuring.local.pool import Awaited, Compute
-from chanas.measuring.requests import Learn, Request
+from chanas.measuring.messages import Answer, Learn, Request
 from chanas.measuring.shared.turns import Ask, Rest, Turn
 
 LEARN_TIMEOUT_S = 600.0
@@ -70,7 +69,7 @@ class SharedPool:
 
     def _ask(self, request: Request, timeout_s: float, *, times: bool, device: int | None = None) -> Future[Answer]:
         number = next(self._numbers)
-        ask = Ask(number=number, times=times, timeout_s=timeout_s, request=request.to_json(), device=device)
+        ask = Ask(number=number, times=times, timeout_s=timeout_s, request=request, device=device)
         future = Awaited(self._settle)
         self._open[ask.number] = ask, future
         self._asks.append(ask)

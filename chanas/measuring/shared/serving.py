@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import IO, Any
 
+from chanas.core.codec import from_json, to_json
 from chanas.devices.cores import move_to
 from chanas.errors import ChanasError, describe, shortage
 from chanas.measuring.shared.pool import Exchange
@@ -44,7 +45,7 @@ class Turns:
         Raises:
             KeyboardInterrupt: there will be none, as with Ctrl-C: what was measured is kept.
         """
-        turn = Turn.from_json(json.loads(self._line()))
+        turn: Turn = from_json(Turn, json.loads(self._line()))
         self._move({turn.core})
         return turn
 
@@ -55,7 +56,7 @@ class Turns:
 
     def end(self, rest: Rest) -> None:
         """End a turn, maybe the last one."""
-        self._rests.write(json.dumps(rest.to_json()) + "\n")
+        self._rests.write(json.dumps(to_json(rest)) + "\n")
         self._rests.flush()
 
     def _line(self) -> str:

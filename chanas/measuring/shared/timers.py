@@ -9,9 +9,9 @@ from typing import Protocol
 from chanas.core.target import HardwareTarget
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import ChanasError
-from chanas.measuring.answers import Answer, ErrorKind
 from chanas.measuring.local.locks import device_lock
 from chanas.measuring.local.worker_process import WorkerProcess, worker_command
+from chanas.measuring.messages import Answer, ErrorKind
 from chanas.measuring.remote.device import POLL_S, Description, DeviceLostError, RemoteDevice
 from chanas.measuring.shared.turns import Ask
 from chanas.scheduler.jobs import WorkerDiedError
@@ -79,7 +79,7 @@ class LocalTimer:
                 self._processes[job] = process
             process = self._processes[job]
         with device_lock(lambda: self._closed, self._gpu, self._locked):
-            return raise_if_killed(process.call(ask.read(), ask.timeout_s))
+            return raise_if_killed(process.call(ask.request, ask.timeout_s))
 
     def stop(self, job: str) -> None:
         """End the process of a tuning, and what it times; the next timing starts another."""
@@ -123,7 +123,7 @@ class RemoteTimer:
         """
         self._job = job
         try:
-            return self._device.attempt(ask.read(), ask.timeout_s)
+            return self._device.attempt(ask.request, ask.timeout_s)
         except DeviceLostError as error:
             self._tell(False)
             threading.Thread(target=self._look_for_it, daemon=True).start()

@@ -6,13 +6,10 @@ ends when the tuning has nothing to do but to wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from chanas.measuring.answers import Answer
-from chanas.measuring.requests import Request, read_request
-from chanas.measuring.wire import fields_from_json, fields_to_json
+from chanas.measuring.messages import Answer, Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,20 +20,8 @@ class Ask:
     number: int
     times: bool
     timeout_s: float
-    request: dict[str, Any]
+    request: Request
     device: int | None = None
-
-    def read(self) -> Request:
-        """The request itself."""
-        return read_request(self.request, _kinds(Request))
-
-    def to_json(self) -> dict[str, Any]:
-        return fields_to_json(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Ask:
-        ask: Ask = fields_from_json(cls, data)
-        return ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +38,6 @@ class Turn:
 
     core: int
     answers: tuple[Answered, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return fields_to_json(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Turn:
-        turn: Turn = fields_from_json(cls, data)
-        return turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +62,3 @@ class Rest:
     error: str | None = None
     lacking: str | None = None
     result: dict[str, Any] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return fields_to_json(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Rest:
-        rest: Rest = fields_from_json(cls, data)
-        return rest
-
-
-def _kinds(kind: type[Request]) -> Iterator[type[Request]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _kinds(child)

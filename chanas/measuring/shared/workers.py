@@ -12,9 +12,9 @@ from typing import Any
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ConfigError
-from chanas.measuring.answers import Answer
 from chanas.measuring.local.pool import Compute
 from chanas.measuring.local.worker_process import WorkerProcess, worker_command
+from chanas.measuring.messages import Answer
 from chanas.measuring.remote.pool import HeldDevices
 from chanas.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
 from chanas.measuring.shared.timers import LocalTimer, RemoteTimer, Timer, raise_if_killed
@@ -50,7 +50,7 @@ class Slot:
         if self.cluster is not None:
             return self.cluster.answer(ask)
         assert self.builder is not None
-        return raise_if_killed(self.builder.call(ask.read(), ask.timeout_s))
+        return raise_if_killed(self.builder.call(ask.request, ask.timeout_s))
 
 
 Work = Callable[[Slot], Any]

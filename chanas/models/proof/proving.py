@@ -14,8 +14,7 @@ from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.measuring.local.pool import OpenPool, Pool, open_workers
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildModule, MeasureModule
+from chanas.measuring.messages import ModuleFile, Outcome
 from chanas.models.proof.comparing import build, compare
 from chanas.models.proof.parting import first_difference
 from chanas.models.proof.reference import Reference
@@ -85,7 +84,17 @@ def prove(
                 said, draw = _verdict(compared, reference)
                 where = first_difference(made, reference, reference.draws[draw], target, pool, scratch)
                 raise MeasureError(f"{said}; {where}")
-            outcome = _timed(pool, BuildModule(target=target, library=library, module=source), case, num_rounds)
+            candidate = Candidate(
+                token=0,
+                what=ModuleFile(source),
+                target=target,
+                library=library,
+                case=case,
+                settings=_SETTINGS,
+                timeout_s=NETWORK_TIMEOUT_S,
+                keep_library=True,
+            )
+            outcome = _timed(candidate, pool, num_rounds)
         if outcome.seconds is None:
             raise MeasureError(f"the compiled network could not be timed: {outcome.error}")
     except ChanasError:
@@ -131,14 +140,7 @@ def _verdict(compared: Comparison, reference: Reference) -> tuple[str, int]:
     ), draw
 
 
-def _timed(pool: Pool, built: BuildModule, case: Path, num_rounds: int) -> Outcome:
-    candidate = Candidate(
-        token=0,
-        build=built,
-        timing=MeasureModule(library=built.library, case=case, settings=_SETTINGS),
-        timeout_s=NETWORK_TIMEOUT_S,
-        keep_library=True,
-    )
+def _timed(candidate: Candidate[int], pool: Pool, num_rounds: int) -> Outcome:
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     start_s = time.monotonic()
     line.time_again(candidate)

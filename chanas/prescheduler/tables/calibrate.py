@@ -25,7 +25,7 @@ from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.local.pool import OpenPool
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.messages import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
 
 MIN_NETWORKS = 6

@@ -24,8 +24,7 @@ from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.locks import one_writer
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.local.pool import open_workers
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildUntunedBlock, MeasureNetwork
+from chanas.measuring.messages import Outcome, UntunedBlock
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
 
 # A killed process loses no more blocks than this.
@@ -68,8 +67,11 @@ def _candidate(
     settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes)
     return Candidate(
         token=block,
-        build=BuildUntunedBlock(target=target, library=library, block=block),
-        timing=MeasureNetwork(library=library, case=case, settings=settings),
+        what=UntunedBlock(block),
+        target=target,
+        library=library,
+        case=case,
+        settings=settings,
         timeout_s=_TIMEOUT_S,
     )
 

@@ -30,8 +30,7 @@ from chanas.files.run import RunDirectory
 from chanas.measuring.canary import Canary
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.local.pool import OpenPool, Pool, open_workers
-from chanas.measuring.outcomes import Outcome, median_outcome
-from chanas.measuring.requests import BuildBlock, Measure
+from chanas.measuring.messages import BlockAt, Outcome, median_outcome
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work
@@ -488,8 +487,11 @@ def _block_candidate(
     settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
     return Candidate(
         token=(block, schedules, rank),
-        build=BuildBlock(target=target, library=library, block=block, points=[point for _, point in schedules]),
-        timing=Measure(library=library, case=case, settings=settings),
+        what=BlockAt(block, [point for _, point in schedules]),
+        target=target,
+        library=library,
+        case=case,
+        settings=settings,
         timeout_s=60.0,
         keep_library=True,
     )

@@ -22,8 +22,7 @@ from chanas.devices.timing import TimingSettings
 from chanas.errors import LUTError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.measuring.local.pool import OpenPool, Pool, open_workers
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildNetwork, MeasureNetwork
+from chanas.measuring.messages import NetworkAt, Outcome
 from chanas.network.folding import Array
 from chanas.prescheduler.tables.untried import replace_failing
 
@@ -220,8 +219,11 @@ def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTar
     _case(job, target).save(case)
     return Candidate(
         token=index,
-        build=BuildNetwork(target=target, library=job.library, blocks=job.blocks, points=block_points(lut, job.blocks)),
-        timing=MeasureNetwork(library=job.library, case=case, settings=_SETTINGS),
+        what=NetworkAt(job.blocks, block_points(lut, job.blocks)),
+        target=target,
+        library=job.library,
+        case=case,
+        settings=_SETTINGS,
         timeout_s=NETWORK_TIMEOUT_S,
         keep_library=True,
     )

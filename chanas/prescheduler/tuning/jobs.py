@@ -23,8 +23,7 @@ from chanas.errors import MeasureError
 from chanas.measuring.canary import Canary
 from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
 from chanas.measuring.local.pool import Pool
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildOperator, BuildOperators, Measure, MeasureInTurns
+from chanas.measuring.messages import OperatorAt, OperatorsAt, Outcome
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
@@ -402,8 +401,12 @@ class TuningJobs:
         settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, self.cold_bytes, self.code_copies)
         return Candidate(
             token=ask,
-            build=BuildOperator(target=self.target, library=library, workload=job.workload, point=point),
-            timing=Measure(library=library, case=job.case, settings=settings, hopeless_s=hopeless_s),
+            what=OperatorAt(job.workload, point),
+            target=self.target,
+            library=library,
+            case=job.case,
+            settings=settings,
+            hopeless_s=hopeless_s,
             keep_library=True,
             family=job.workload.key,
         )
@@ -415,14 +418,11 @@ class TuningJobs:
         settings = TimingSettings(_TURNS, _MIN_TURN_S, cold_bytes=self.cold_bytes, code_copies=self.code_copies)
         return Candidate(
             token=ask,
-            build=BuildOperators(
-                target=self.target,
-                library=library,
-                workload=job.workload,
-                points=ask.points,
-                compiled=[kept.get(point) for point in ask.points],
-            ),
-            timing=MeasureInTurns(library=library, case=job.case, num=num, settings=settings),
+            what=OperatorsAt(job.workload, ask.points, [kept.get(point) for point in ask.points]),
+            target=self.target,
+            library=library,
+            case=job.case,
+            settings=settings,
             timeout_s=num * BUILD_TIMEOUT_S,
             family=job.workload.key,
         )

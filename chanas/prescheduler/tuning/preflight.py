@@ -16,7 +16,7 @@ from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ScheduleError
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.local.pool import Pool
-from chanas.measuring.requests import BuildOperator, Measure
+from chanas.measuring.messages import OperatorAt
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning.give_up import describe_errors, remedy
@@ -132,8 +132,11 @@ def _candidate(workload: Workload, point: Point, target: HardwareTarget, case: P
     library = case.with_name(f"{case.stem}-{'_'.join(map(str, point))}.so")
     return Candidate(
         token=workload,
-        build=BuildOperator(target=target, library=library, workload=workload, point=point),
-        timing=Measure(library=library, case=case, settings=_ONCE),
+        what=OperatorAt(workload, point),
+        target=target,
+        library=library,
+        case=case,
+        settings=_ONCE,
     )
 
 

@@ -27,11 +27,10 @@ from chanas.compiler.cuda.nvrtc_libraries import NVRTCError, NVRTCLibrary
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
 from chanas.errors import MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.checks import compile_points as cuda_compile
 from chanas.measuring.checks.compile_points import compile_elsewhere, compile_points, kind_of
 from chanas.measuring.local.compiler import Compiler, open_compiler
-from chanas.measuring.requests import CompileRequest
+from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
 from chanas.operators.workload import Workload
 
 from ..cuda_cases import GPU, WORKLOADS, key
@@ -197,7 +196,7 @@ def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
 
 def test_a_compiler_that_ends_is_a_record_with_its_error() -> None:
     class Dying(Compiler):
-        def answer(self, request: CompileRequest, timeout_s: float = 0.0) -> Answer:
+        def answer(self, request: Request, timeout_s: float = 0.0) -> Answer:
             error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 6 (SIGABRT) in compile_point")
             return Answer(None, error, 0.5)
 

@@ -14,11 +14,10 @@ from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.devices.target_files import describe_target
 from chanas.errors import ScheduleError, TargetError
 from chanas.export.kernels import build_kernels
-from chanas.measuring.answers import WorkerError
 from chanas.measuring.checks import target_check
 from chanas.measuring.checks.target_check import check_processor
 from chanas.measuring.local.compiler import Compiler, open_compiler, readable
-from chanas.measuring.requests import BuildObject
+from chanas.measuring.messages import BlockAt, Build, WorkerError
 from chanas.prescheduler.tables.networks import compile_networks
 
 from ...compiler.workbench import HOST, NUM_CLASSES, network_job, random_lut, random_points
@@ -43,9 +42,9 @@ def compiler() -> Iterator[Compiler]:
         yield opened
 
 
-def request(folder: Path, num_points: int = 3) -> BuildObject:
+def request(folder: Path, num_points: int = 3) -> Build:
     points = random_points(BLOCK, HOST, np.random.default_rng(0))[:num_points]
-    return BuildObject(target=HOST, block=BLOCK, points=points, name="block", path=folder / "block.o")
+    return Build(target=HOST, what=BlockAt(BLOCK, points), path=folder / "block.o", form="object")
 
 
 def test_an_object_file_comes_from_another_process(no_build_here: None, compiler: Compiler, tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_an_error_of_the_compilers_own_names_what_failed(compiler: Compiler, tmp
 
 def test_a_compiler_that_is_slow_is_given_up(compiler: Compiler, tmp_path: Path) -> None:
     answer = compiler.answer(request(tmp_path), timeout_s=1e-4)
-    assert str(answer.error).startswith("timeout: build_object took more than ")
+    assert str(answer.error).startswith("timeout: build took more than ")
 
 
 def test_an_abort_is_one_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from chanas.devices.driver import find_gpu
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildBlock, BuildOperator, Crash, Measure, Ping
+from chanas.measuring.messages import BlockAt, Build, Crash, Measure, OperatorAt, Ping
 from chanas.network.folding import pack_block_rows
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
@@ -56,7 +56,7 @@ def test_operators_compute_what_pytorch_does(
     case_of(workload, gpu).save(case)
     for i, point in enumerate(gpu_space(workload, gpu).sample(POINTS_EACH, np.random.default_rng(1))):
         library = tmp_path / f"{i}.so"
-        build = BuildOperator(target=gpu, library=library, workload=workload, point=point)
+        build = Build(target=gpu, what=OperatorAt(workload, point), path=library)
         assert gpu_pool.build(build, 60.0).result().error is None
         timed = gpu_pool.measure(Measure(library=library, case=case, settings=COLD), 60.0).result()
         assert timed.error is None, point
@@ -70,7 +70,7 @@ def test_blocks_compute_what_pytorch_does(
     rng, library, case = np.random.default_rng(2), tmp_path / "block.so", tmp_path / "case.npz"
     case_of(block, gpu).save(case)
     points = [gpu_space(w, gpu).sample(1, rng)[0] for w in device_workloads(block, gpu)]
-    build = BuildBlock(target=gpu, library=library, block=block, points=points)
+    build = Build(target=gpu, what=BlockAt(block, points), path=library)
     assert gpu_pool.build(build, 60.0).result().error is None
     timed = gpu_pool.measure(Measure(library=library, case=case), 60.0).result()
     assert timed.error is None

@@ -16,11 +16,10 @@ from chanas.compiler.cuda.families import gpu_space
 from chanas.compiler.cuda.graph import COPIES
 from chanas.compiler.cuda.reference import gpu_case
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.answers import ErrorKind, WorkerError
 from chanas.measuring.local.cuda_worker import Timer, describe
 from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.local.timing import Call
-from chanas.measuring.requests import BuildOperator, BuildOperators, Crash, Measure, MeasureInTurns, Ping
+from chanas.measuring.messages import Build, Crash, ErrorKind, Measure, OperatorAt, OperatorsAt, Ping, WorkerError
 
 from ...compiler.cuda_cases import GPU, WORKLOADS
 from ...compiler.workbench import plant_worker
@@ -50,7 +49,7 @@ COLD = TimingSettings(cold_bytes=1)
 
 def test_a_candidate_is_built_checked_and_timed(gpu_pool: WorkerPool, case: Path, tmp_path: Path) -> None:
     library = tmp_path / "kernel.so"
-    build = BuildOperator(target=GPU, library=library, workload=WORKLOAD, point=POINT)
+    build = Build(target=GPU, what=OperatorAt(WORKLOAD, POINT), path=library)
     built = gpu_pool.build(build, 60.0).result()
     assert built.error is None
     assert len(built.result["code"]) == 32
@@ -65,10 +64,10 @@ def test_several_take_turns_and_a_wrong_one_has_no_time(gpu_pool: WorkerPool, tm
     spoilt, folder = tmp_path / "spoilt.npz", tmp_path / "both"
     dataclasses.replace(right, expected=right.expected + 1.0).save(spoilt)
     points, compiled = [POINT, OTHER], [None, None]
-    build = BuildOperators(target=GPU, library=folder, workload=WORKLOAD, points=points, compiled=compiled)
+    build = Build(target=GPU, what=OperatorsAt(WORKLOAD, points, compiled), path=folder)
     assert gpu_pool.build(build, 60.0).result().error is None
     quick = TimingSettings(repeats=2, min_repeat_s=1e-6)
-    timing = MeasureInTurns(library=folder, num=2, case=spoilt, settings=quick)
+    timing = Measure(library=folder, num=2, case=spoilt, settings=quick)
     answer = gpu_pool.measure(timing, 60.0).result()
     assert [m.error is not None and m.error.kind for m in answer.members] == [ErrorKind.WRONG, ErrorKind.WRONG]
     case = tmp_path / "case.npz"
@@ -89,7 +88,7 @@ def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> No
         "import sys, types\nsys.modules['tvm'] = types.ModuleType('tvm')\n"
         "from chanas.measuring.local import worker\n"
         "from chanas.measuring.local.cuda_worker import describe\n"
-        "from chanas.measuring.requests import Crash, Ping\n"
+        "from chanas.measuring.messages import Crash, Ping\n"
         "def fault(_request):\n    raise RuntimeError('CUDA: an illegal memory access was encountered')\n"
         "worker.serve_requests({Ping: worker.ping, Crash: fault}, describe)\n"
     )

@@ -16,7 +16,7 @@ import pytest
 from chanas.errors import ChanasError, MeasureError
 from chanas.measuring.local.locks import LOCK_FOLDER, device_lock
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import Ping
+from chanas.measuring.messages import Ping
 
 from ...compiler.workbench import HOST
 

@@ -18,12 +18,11 @@ import pytest
 from chanas.devices import cores as devices_cores
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import MeasureError
-from chanas.measuring.answers import Answer
 from chanas.measuring.local import pool as module
 from chanas.measuring.local import worker_process
 from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.local.worker_process import WorkerProcess
-from chanas.measuring.requests import Crash, Hang, Ping, Request
+from chanas.measuring.messages import Answer, Crash, Hang, Ping, Request
 
 from ...compiler.workbench import HOST, device
 
@@ -223,9 +222,9 @@ def test_what_a_worker_says_leaves_no_descriptors_open(speaker: WorkerProcess) -
 
 
 PARENT = f"""
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.devices.cores import split_cores
-from chanas.measuring.requests import Hang, Ping
+from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.messages import Hang, Ping
 
 worker = WorkerProcess(1, split_cores(1)[0], ("-c", {NO_COMPILER!r}))
 print(worker.call(Ping(), 60.0).result["pid"], flush=True)

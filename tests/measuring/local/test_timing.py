@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chanas.devices.timing import Call, TimingSettings
-from chanas.measuring.answers import ErrorKind, WorkerError
 from chanas.measuring.local.timing import CheckedProgram, time_program, time_programs_in_turns
+from chanas.measuring.messages import ErrorKind, WorkerError
 
 NOTHING: Call = (lambda: None, ())
 SHORT = TimingSettings(repeats=4, min_repeat_s=0.0)

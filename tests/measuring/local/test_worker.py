@@ -18,11 +18,10 @@ import pytest
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import FLOAT32_TOLERANCE, ReferenceCase
 from chanas.compiler.cpu.reference import operator_case
+from chanas.core.codec import to_json
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildOperator, Measure, MeasureInTurns, Ping
-from chanas.measuring.wire import to_json
+from chanas.measuring.messages import Answer, Build, ErrorKind, Measure, OperatorAt, Ping, WorkerError
 from chanas.operators.workload import Workload
 
 from ...compiler.workbench import HOST, Workbench
@@ -143,12 +142,12 @@ def test_functions_are_timed_in_turns_and_a_wrong_one_is_left_out(
     folder = workbench.path("")
     folder.mkdir()
     wrong = Workload("pointwise", 4, 24, 40, epilogue="relu")  # the same shapes
-    build = BuildOperator(target=HOST, library=folder / "1.so", workload=wrong, point=POINT)
+    build = Build(target=HOST, what=OperatorAt(wrong, POINT), path=folder / "1.so")
     assert workbench.pool.build(build, 60.0).result().error is None
     for name in ("0.so", "2.so"):
         shutil.copyfile(library, folder / name)
     settings = TimingSettings(repeats=4, min_repeat_s=1e-6, code_copies=2)
-    request = MeasureInTurns(library=folder, num=3, case=workbench.save(case), settings=settings)
+    request = Measure(library=folder, num=3, case=workbench.save(case), settings=settings)
     first, second, third = workbench.pool.measure(request, 60.0).result().members
     assert second.error is not None
     assert second.error.kind is ErrorKind.WRONG
@@ -171,9 +170,9 @@ def test_workers_do_without_torch(
 
 
 def test_errors_are_one_short_line(workbench: Workbench) -> None:
-    long = BuildOperator(target=HOST, library=Path("/x"), workload=WORKLOAD, point=tuple(range(3000)))
+    long = Build(target=HOST, what=OperatorAt(WORKLOAD, tuple(range(3000))), path=Path("/x"))
     nowhere = Path("/nowhere/" + "x" * 5000 + ".so")
-    for build in (long, dataclasses.replace(long, point=POINT, library=nowhere)):
+    for build in (long, dataclasses.replace(long, what=OperatorAt(WORKLOAD, POINT), path=nowhere)):
         answer = workbench.pool.build(build, 60.0).result()
         assert answer.error is not None
         assert len(str(answer.error)) < 400

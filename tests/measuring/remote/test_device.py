@@ -12,16 +12,16 @@ import pytest
 
 import chanas
 from chanas.compiler.cuda import nvrtc as cuda_nvrtc
+from chanas.core.codec import to_json
 from chanas.devices import cuda_runtime
 from chanas.devices.target_files import describe_target
 from chanas.errors import ChanasError, MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.messages import Answer, ErrorKind, Measure, Request, WorkerError
 from chanas.measuring.remote import device as remote
 from chanas.measuring.remote.device import Description, RemoteDevice, check_alike, what_it_is
 from chanas.measuring.remote.link import Submit
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import Measure, Request
 
 from ...compiler.workbench import HOST
 
@@ -30,7 +30,7 @@ HERE = {"tvm": "1", **PROCESSOR, "boot": "b", "llvm_targets": ["aarch64", "x86_6
 THERE = {"target": HOST.to_json(), "tvm": "1", "chanas": chanas.__version__, **PROCESSOR, "boot": "other"}
 PI4 = dataclasses.replace(HOST, mcpu="cortex-a72", mtriple="aarch64-linux-gnu")
 BOARD = {"target": PI4.to_json(), "llvm_cpu": "cortex-a72", "machine": "aarch64"}
-DONE = Answer({"seconds": 1.0}, None, 0.1).to_json()
+DONE = to_json(Answer({"seconds": 1.0}, None, 0.1))
 BUSY = WorkerError(ErrorKind.BUSY, "all 2 of them are in use")
 PENDING = {"pending": True}
 TIMING = Measure(library=Path("kernel.so"), case=Path("case.npz"))
@@ -88,7 +88,7 @@ def test_a_device_knows_how_many_there_are() -> None:
 
 def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
     error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 11 (SIGSEGV) in measure")
-    script = Script(submit=[Answer(None, error, 0.2).to_json()])
+    script = Script(submit=[to_json(Answer(None, error, 0.2))])
     there = device(script)
     assert there.call(TIMING, 1.0) == Answer(None, error, 0.2)
     assert (there.num_lost, script.num_stops) == (0, 0)

@@ -14,12 +14,11 @@ import pytest
 import chanas
 from chanas.devices.cores import split_cores
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.measuring.messages import Answer, ErrorKind, Measure, WorkerError
 from chanas.measuring.remote import pool as module
 from chanas.measuring.remote.device import Description, DeviceLostError
 from chanas.measuring.remote.pool import RemotePool, held_devices
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import Measure
 
 from ...compiler.workbench import HOST
 

@@ -24,10 +24,10 @@ from chanas.core.usage import Place, Usage
 from chanas.devices.host import host_triple
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.measuring.messages import Crash, Hang, Ping
 from chanas.measuring.remote.device import RemoteDevice
 from chanas.measuring.remote.pool import held_devices
 from chanas.measuring.remote.tracker import Address, device_groups
-from chanas.measuring.requests import Crash, Hang, Ping
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.workflows.models.chain import Model

@@ -21,10 +21,10 @@ from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring import canary
+from chanas.measuring.messages import Build, Measure, OperatorAt
 from chanas.measuring.remote.device import what_it_is
 from chanas.measuring.remote.pool import held_devices
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import BuildOperator, Measure
 from chanas.operators.workload import Workload
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, open_source
@@ -71,7 +71,7 @@ def test_two_gpus_time_what_is_built_here(tracker: Address, tmp_path: Path) -> N
         assert held.target.gpu == found().features
         case_of(workload, held.target).save(case)
         point = gpu_space(workload, held.target).sample(1, np.random.default_rng(0))[0]
-        build = BuildOperator(target=held.target, library=library, workload=workload, point=point)
+        build = Build(target=held.target, what=OperatorAt(workload, point), path=library)
         timing = Measure(library=library, case=case, settings=TimingSettings(cold_bytes=1))
         with held.pool(held.target) as pool:
             assert pool.build(build, 60.0).result().error is None

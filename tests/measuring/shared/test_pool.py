@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from chanas.measuring.answers import Answer
 from chanas.measuring.local.pool import wait_for_one
-from chanas.measuring.requests import Learn, Ping
+from chanas.measuring.messages import Answer, Learn, Ping
 from chanas.measuring.shared.pool import SharedPool
 from chanas.measuring.shared.turns import Answered, Rest, Turn
 
@@ -35,7 +34,7 @@ def test_a_turn_ends_where_an_answer_is_waited_for() -> None:
     assert build.result().result == {"number": 0}
     assert timing.result().result == {"number": 1}
     [rest] = others.rests
-    assert [(a.number, a.times, a.timeout_s, a.read()) for a in rest.asks] == [
+    assert [(a.number, a.times, a.timeout_s, a.request) for a in rest.asks] == [
         (0, False, 1.0, Ping()),
         (1, True, 2.0, Ping()),
     ]
@@ -48,7 +47,7 @@ def test_what_a_cost_model_asks_ends_a_turn() -> None:
     timing = pool.measure(Ping(), 1.0)
     assert pool.compute({"x": 1}) == {"number": 1}
     assert timing.done()
-    assert [ask.read() for ask in others.rests[0].asks] == [Ping(), Learn(question={"x": 1})]
+    assert [ask.request for ask in others.rests[0].asks] == [Ping(), Learn(question={"x": 1})]
     assert SharedPool(others.exchange, num_builders=2, overlap=True).compute is None
 
 

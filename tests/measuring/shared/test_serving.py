@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from chanas.core.codec import from_json, to_json
 from chanas.errors import CheckpointError, ConfigError
 from chanas.measuring.shared.pool import Exchange
 from chanas.measuring.shared.serving import Turns, serve_turns
@@ -24,14 +25,14 @@ class Pipe:
     """Turns on given cores, and what was told in them."""
 
     def __init__(self, *cores: int) -> None:
-        lines = [PLAN, *(Turn(core=core).to_json() for core in cores)]
+        lines = [PLAN, *(to_json(Turn(core=core)) for core in cores)]
         self._rests = io.StringIO()
         self.moved: list[set[int]] = []
         self.turns = Turns(io.StringIO("".join(json.dumps(x) + "\n" for x in lines)), self._rests, self.moved.append)
 
     @property
     def rests(self) -> Sequence[Rest]:
-        return [Rest.from_json(json.loads(line)) for line in self._rests.getvalue().splitlines()]
+        return [from_json(Rest, json.loads(line)) for line in self._rests.getvalue().splitlines()]
 
 
 def test_each_turn_is_on_the_core_that_it_is_given() -> None:

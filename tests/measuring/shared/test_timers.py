@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
+from chanas.core.codec import to_json
 from chanas.errors import TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.messages import Answer, ErrorKind, Ping, WorkerError
 from chanas.measuring.remote.device import Description, DeviceLostError
-from chanas.measuring.requests import Ping
 from chanas.measuring.shared.timers import RemoteTimer, raise_if_killed
 from chanas.measuring.shared.turns import Ask
 from chanas.scheduler.jobs import WorkerDiedError
 
 from ...compiler.workbench import HOST
 
-ASK = Ask(number=0, times=True, timeout_s=1.0, request=Ping().to_json())
+ASK = Ask(number=0, times=True, timeout_s=1.0, request=Ping())
 WITHIN_S = 20.0
 
 
@@ -85,7 +85,7 @@ def test_what_is_timed_is_given_up_for_the_job_alone_that_it_is_for() -> None:
 def test_a_worker_that_somebody_kills_costs_no_candidate(number: signal.Signals, is_killed: bool) -> None:
     """By the text of a process that really ended so: the reason is in nothing else."""
     greets_and_dies = (
-        f"import os, sys; sys.stdin.readline(); print({json.dumps(Answer({}, None).to_json())!r}, flush=True); "
+        f"import os, sys; sys.stdin.readline(); print({json.dumps(to_json(Answer({}, None)))!r}, flush=True); "
         f"sys.stdin.readline(); os.kill(os.getpid(), {number.value})"
     )
     worker = WorkerProcess(1, sorted(os.sched_getaffinity(0))[:1], ["-c", greets_and_dies])

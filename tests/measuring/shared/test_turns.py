@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
-from chanas.measuring.requests import BuildOperator
+from chanas.core.codec import from_json, to_json
+from chanas.measuring.messages import Answer, Build, ErrorKind, OperatorAt, WorkerError
 from chanas.measuring.shared.turns import Answered, Ask, Rest, Turn
 
 from ...compiler.workbench import HOST, WORKLOAD
@@ -15,13 +15,12 @@ from ...compiler.workbench import HOST, WORKLOAD
 def test_a_turn() -> None:
     failed = Answer(None, WorkerError(ErrorKind.CRASH, "the worker ended", last_words="oh"), 1.5)
     turn = Turn(core=3, answers=(Answered(number=7, answer=failed), Answered(number=8, answer=Answer({"a": 1}, None))))
-    assert Turn.from_json(json.loads(json.dumps(turn.to_json()))) == turn
+    assert from_json(Turn, json.loads(json.dumps(to_json(turn)))) == turn
 
 
 def test_the_end_of_a_turn() -> None:
-    request = BuildOperator(target=HOST, library=Path("a.so"), workload=WORKLOAD, point=(1, 2))
-    ask = Ask(number=4, times=False, timeout_s=20.0, request=request.to_json())
+    request = Build(target=HOST, what=OperatorAt(WORKLOAD, (1, 2)), path=Path("a.so"))
+    ask = Ask(number=4, times=False, timeout_s=20.0, request=request)
     rest = Rest(asks=(ask,), withdrawn=(1, 2), renew=True, ended=True, error="no", result={"path": "x"})
-    arrived = Rest.from_json(json.loads(json.dumps(rest.to_json())))
+    arrived = from_json(Rest, json.loads(json.dumps(to_json(rest))))
     assert arrived == rest
-    assert arrived.asks[0].read() == request

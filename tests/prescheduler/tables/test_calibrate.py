@@ -21,8 +21,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildNetwork
+from chanas.measuring.messages import NetworkAt, Outcome
 from chanas.prescheduler.tables import calibrate as module
 from chanas.prescheduler.tables.calibrate import (
     best_fit,
@@ -216,11 +215,11 @@ def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: Sy
     run, config = RunDirectory(tmp_path), TuneConfig(num_trials=1)
 
     def fill(num_trials: int = 1) -> tuple[LatencyLUT, int]:
-        before = sum(isinstance(asked, BuildNetwork) for asked in synthetic_pool.built)
+        before = sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built)
         grown = dataclasses.replace(config, num_trials=num_trials)
         options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "model": "random", "progress": False}
         lut = fill_table(run, SPACE, HOST, NUM_CLASSES, grown, num_calibration=6, **options).lut
-        return lut, sum(isinstance(asked, BuildNetwork) for asked in synthetic_pool.built) - before
+        return lut, sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built) - before
 
     first, num_networks = fill()
     assert first.calibration is not None

@@ -20,7 +20,7 @@ from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring.local import pool as local
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildBlock
+from chanas.measuring.messages import BlockAt
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records import store as records
@@ -288,7 +288,8 @@ def order_of_block_work(pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch) ->
 
     def noting(what: str, call: Any) -> Any:
         def noted(request: Any, *rest: Any) -> Any:
-            key = request.library.name.rpartition("-")[0]
+            library = request.path if what == "build" else request.library
+            key = library.name.rpartition("-")[0]
             if key in keys:
                 order.append((what, key))
             return call(request, *rest)
@@ -346,7 +347,7 @@ def test_a_block_whose_rounds_are_all_there_is_not_built(run: RunDirectory, synt
     store.close()
     synthetic_pool.built.clear()
     again = fill(run)
-    assert [asked for asked in synthetic_pool.built if isinstance(asked, BuildBlock)] == []
+    assert [asked for asked in synthetic_pool.built if isinstance(asked.what, BlockAt)] == []
     assert {k: r.median_s for k, r in again.lut.rows.items()} == {k: r.median_s for k, r in first.lut.rows.items()}
 
 
@@ -407,7 +408,7 @@ def test_a_block_that_fails_at_its_best_schedules_gets_the_next_best(
     best = [point for _, point in first.lut.rows[STEM.key].schedules]
 
     def fails_at_best(asked: Any) -> float | str:
-        at_best = block_of(asked) == STEM and asked.points == best
+        at_best = block_of(asked) == STEM and asked.what.points == best
         return "crash" if at_best else synthetic_seconds(asked)
 
     synthetic_pool.seconds = fails_at_best

@@ -17,7 +17,7 @@ from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.measuring.requests import BuildBlock, BuildNetwork
+from chanas.measuring.messages import BlockAt, NetworkAt
 from chanas.prescheduler.tables import lut
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.workflows.stages import tables
@@ -66,7 +66,7 @@ def table(run: RunDirectory) -> LatencyLUT:
 
 
 def built_blocks(pool: SyntheticPool) -> set[str]:
-    return {asked.block.key for asked in pool.built if isinstance(asked, BuildBlock)}
+    return {asked.what.block.key for asked in pool.built if isinstance(asked.what, BlockAt)}
 
 
 # ---- other versions -------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def deep(tmp_path: Path, synthetic_pool: SyntheticPool) -> tuple[RunDirectory, P
 
 
 def networks(pool: SyntheticPool) -> list[Any]:
-    return [asked.blocks for asked in pool.built if isinstance(asked, BuildNetwork)]
+    return [asked.what.blocks for asked in pool.built if isinstance(asked.what, NetworkAt)]
 
 
 def test_calibrating_stores_the_correction_and_changes_no_row(

@@ -29,9 +29,9 @@ def planted(seconds: dict[str, float | str]) -> SyntheticPool:
     }
 
     def invented(asked: Any) -> float | str:
-        dtype = asked.workload.dtype
+        dtype = asked.what.workload.dtype
         found = seconds[dtype]
-        return found if isinstance(found, str) else found * (0.75 if asked.point == best[dtype] else 1.0)
+        return found if isinstance(found, str) else found * (0.75 if asked.what.point == best[dtype] else 1.0)
 
     return SyntheticPool(invented)
 

@@ -19,8 +19,8 @@ from chanas.compiler.backends import schedule_space
 from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.answers import Answer
 from chanas.measuring.local.pool import Awaited
+from chanas.measuring.messages import Answer
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
@@ -61,7 +61,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def fails(family: str, error: str = CRASH) -> Seconds:
-    return lambda asked: error if asked.workload.op == family else synthetic_seconds(asked)
+    return lambda asked: error if asked.what.workload.op == family else synthetic_seconds(asked)
 
 
 def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CONFIG) -> TuningJobs:
@@ -69,7 +69,7 @@ def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CO
 
 
 def num_built(pool: SyntheticPool) -> dict[str, int]:
-    return dict(Counter(a.workload.op for a in pool.built))
+    return dict(Counter(a.what.workload.op for a in pool.built))
 
 
 # ---- the watch ------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_a_common_budget_goes_to_the_families_that_work(store: RecordStore, scra
 
 
 def test_where_every_family_is_given_up_the_run_ends(store: RecordStore, scratch: Path) -> None:
-    pool = SyntheticPool(lambda asked: f"timeout: {asked.workload.op} took more than 20 s")
+    pool = SyntheticPool(lambda asked: f"timeout: {asked.what.workload.op} took more than 20 s")
     with pytest.raises(MeasureError) as caught:
         tuning(pool, store, scratch).run([*POINTWISE, *DEPTHWISE], progress=False)
     assert str(caught.value).startswith(f"no schedule of any operator works on {HOST.device}; given up after the first")
@@ -276,5 +276,5 @@ def test_a_compiler_that_aborts_ends_the_command_after_the_first_candidates(
     (error,) = [line for line in lines if line.startswith("chanas: error: ")]
     assert lines[-1] == error
     assert f"no schedule of any operator works on {HOST.device}; given up after the first failures: " in error
-    assert "(SIGABRT) in build_operator; it said: LLVM ERROR: planted" in error
+    assert "(SIGABRT) in build; it said: LLVM ERROR: planted" in error
     assert time.monotonic() - start < 60.0  # of a machine that does other things too

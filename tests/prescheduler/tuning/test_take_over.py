@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from chanas.compiler.backends import backend_of, schedule_space
 from chanas.errors import ConfigError
-from chanas.measuring.answers import Answer
+from chanas.measuring.messages import Answer
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
@@ -98,8 +98,8 @@ def test_the_light_ones_are_checked_and_never_tried(store: RecordStore, tmp_path
     tuned = share_tuned(pool, store, tmp_path, 0.5)
     assert {w.key for w in tuned.taken} == {LIGHT.key, LIGHTER.key}
     assert {t.source for t in tuned.taken.values()} == {HEAVY}
-    assert {a.workload for a in pool.built} == {HEAVY, DEPTHWISE}
-    assert [(a.workload, a.point) for a in pool.checked] == [(w, t.point) for w, t in tuned.taken.items()]
+    assert {a.what.workload for a in pool.built} == {HEAVY, DEPTHWISE}
+    assert [(a.what.workload, a.what.point) for a in pool.checked] == [(w, t.point) for w, t in tuned.taken.items()]
     assert store.load(LIGHT.key) == []
 
 
@@ -143,7 +143,7 @@ def test_the_whole_share_is_as_without_one(store: RecordStore, tmp_path: Path) -
 def test_where_nothing_that_is_taken_over_works_the_operator_is_tuned(store: RecordStore, tmp_path: Path) -> None:
     class Wrong(SyntheticPool):
         def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
-            of = next((a.workload for a in self.checked if a.library == request.library), None)
+            of = next((a.what.workload for a in self.checked if a.path == request.library), None)
             return answered(failed("wrong result")) if of == LIGHTER else super().measure(request, timeout_s, device)
 
     tuned = share_tuned(Wrong(), store, tmp_path, 0.5)

@@ -467,7 +467,7 @@ def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
     store = RecordStore(mine.records, ONE)
     TuningJobs(second, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, progress=False)
     for workload in WORKLOADS:
-        asked = [a.point for a in second.built if a.workload == workload]
+        asked = [a.what.point for a in second.built if a.what.workload == workload]
         assert asked[0] == best[workload][0].point
     (note,) = store.warm_starts({w.key for w in WORKLOADS})
     assert (note["source"], note["digest"]) == (warm.source.device, warm.digest)
@@ -490,9 +490,9 @@ def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_ope
     store = RecordStore(mine.records, ONE)
     counts = np.ones((1, len(WORKLOADS)))
     TuningJobs(pool, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, False, counts)
-    asked, num_initial, num_base = [a.workload for a in pool.built], config.num_initial, config.base_trials
+    asked, num_initial, num_base = [a.what.workload for a in pool.built], config.num_initial, config.base_trials
     assert [asked[: num_initial + 1].count(w) for w in WORKLOADS] == [num_initial, 1, 0]  # the first one is a scout
-    firsts = {w: pool.built[asked.index(w)].point for w in known}
+    firsts = {w: pool.built[asked.index(w)].what.point for w in known}
     assert firsts == {w: best[w][0].point for w in known}
     assert [asked[: 2 * num_initial].count(w) for w in WORKLOADS] == [num_initial, num_initial, 0]
     assert asked[2 * num_initial :][:num_base].count(WORKLOADS[2]) == num_base
@@ -510,11 +510,11 @@ def test_a_source_that_was_wrong_about_the_first_operators_is_not_asked_about_th
         store.add(workload.key, [TuningRecord(p, 1e-12 / landscape_seconds(space, p)) for p in points])
     store.close()
     warm = open_warm_start(str(theirs.root), mine, ONE)
-    pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.workload, ONE), a.point))
+    pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.what.workload, ONE), a.what.point))
     store = RecordStore(mine.records, ONE)
     TuningJobs(pool, ONE, store, TuneConfig(num_trials=8), scratch, warm_start=warm).run(workloads, progress=False)
     assert warm.trust.is_lost
-    asked = [next(a.point for a in pool.built if a.workload == w) for w in workloads]
+    asked = [next(a.what.point for a in pool.built if a.what.workload == w) for w in workloads]
     priors = [warm.prior(schedule_space(w, ONE)) for w in workloads]
     praised = [point in prior.points[0] for prior, point in zip(priors, asked, strict=True) if prior is not None]
     assert praised[:3] == [True] * 3
