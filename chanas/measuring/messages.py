@@ -117,7 +117,7 @@ class UntunedBlock:
 
 
 What = OperatorAt | OperatorsAt | BlockAt | NetworkAt | ModuleFile | UntunedBlock
-"""What can be compiled."""
+"""Things that can be compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import ChanasError
 from chanas.measuring.local.locks import device_lock
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.measuring.messages import Answer, ErrorKind
 from chanas.measuring.remote.device import POLL_S, Description, DeviceLostError, RemoteDevice
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 from chanas.scheduler.jobs import WorkerDiedError
 
 _KILLED = "with signal 9 "

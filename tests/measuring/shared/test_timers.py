@@ -12,11 +12,11 @@ import pytest
 
 from chanas.core.codec import to_json
 from chanas.errors import TargetError
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.measuring.messages import Answer, ErrorKind, Ping, WorkerError
 from chanas.measuring.remote.device import Description, DeviceLostError
 from chanas.measuring.shared.timers import RemoteTimer, raise_if_killed
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess
 from chanas.scheduler.jobs import WorkerDiedError
 
 from ...compiler.workbench import HOST
