@@ -84,7 +84,7 @@ def build(request: Build) -> Any:
 
 
 def code_of(library: Path) -> dict[str, str]:
-    """What identifies the machine code in a library."""
+    """Identify the machine code in a library."""
     return {"code": hashlib.sha256(library.read_bytes()).hexdigest()[:32]}
 
 
