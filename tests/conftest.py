@@ -38,9 +38,9 @@ from chanas.core.processor import host_processor
 from chanas.devices.host import load_target
 from chanas.export import kernels
 from chanas.measuring.local import pool as local
-from chanas.measuring.local import worker_process
-from chanas.measuring.local.compiler import Compiler, open_compiler
 from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.worker import process as worker_process
+from chanas.measuring.worker.compiler import Compiler, open_compiler
 
 if TYPE_CHECKING:
     from .compiler.workbench import SyntheticPool, Workbench

@@ -39,7 +39,7 @@ TVM_IN_FUNCTIONS = (
     "bundle/benchmark.py",
     "core/target.py",
     "devices/",
-    "measuring/local/",
+    "measuring/worker/",
     "measuring/remote/",
 )
 PURE = (

@@ -88,7 +88,7 @@ BACKENDS = {
         case=cpu_reference.case_of,
         network_case=cpu_reference.network_case,
         in_words=in_words,
-        worker=("-m", "chanas.measuring.local.worker"),
+        worker=("-m", "chanas.measuring.worker.cpu"),
         has_own_cores=True,
         keeps_caches=True,
         differs_by_process=True,
@@ -104,7 +104,7 @@ BACKENDS = {
         case=cuda_reference.gpu_case_of,
         network_case=cuda_reference.gpu_network_case,
         in_words=_gpu_words,
-        worker=("-m", "chanas.measuring.local.cuda_worker"),
+        worker=("-m", "chanas.measuring.worker.cuda"),
         timing="device events, clock rates settled, L2 cold (flushed before each launch)",
     ),
 }

@@ -11,8 +11,8 @@ from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.codec import fields_from_json
 from chanas.core.target import HardwareTarget
-from chanas.measuring.local.compiler import open_compiler
 from chanas.measuring.messages import BlockAt, Build, ModuleFile
+from chanas.measuring.worker.compiler import open_compiler
 
 # All functions of a network one after the other: a second each at most.
 _NETWORK_TIMEOUT_S = 1800.0

@@ -117,7 +117,7 @@ class UntunedBlock:
 
 
 What = OperatorAt | OperatorsAt | BlockAt | NetworkAt | ModuleFile | UntunedBlock
-"""What can be compiled."""
+"""Things that can be compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +229,7 @@ class WorkerError:
     exception   name of the exception's class, of the kind `RAISED`
     last_words  the line that tells most of what a worker that ended left on standard error
     max_error   error relative to the largest expected magnitude, of the kind `WRONG`
+    signal      that ended a worker, of the kind `CRASH`; it is not stored
     """
 
     kind: ErrorKind
@@ -236,6 +237,7 @@ class WorkerError:
     exception: str = ""
     last_words: str = ""
     max_error: float | None = None
+    signal: int | None = None
 
     def __str__(self) -> str:
         """The error as it is stored and told."""

@@ -18,7 +18,7 @@ from chanas.core.units import format_bytes
 from chanas.errors import MeasureError, ModelError
 from chanas.measuring.canary import Canary
 from chanas.measuring.local.pool import Pool
-from chanas.measuring.local.worker import memory_limit
+from chanas.measuring.worker.serve import memory_limit
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord

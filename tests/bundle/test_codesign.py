@@ -30,8 +30,8 @@ from chanas.devices.host import load_target
 from chanas.devices.target_files import describe_target
 from chanas.errors import ChanasError, CheckpointError, DataError, TargetError
 from chanas.files.writing import file_digest
-from chanas.measuring.local.compiler import Compiler
 from chanas.measuring.messages import Build, NetworkAt
+from chanas.measuring.worker.compiler import Compiler
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
 from chanas.prescheduler.tables.networks import block_points

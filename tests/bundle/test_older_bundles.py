@@ -25,8 +25,8 @@ from chanas.errors import CheckpointError
 from chanas.export.c_library import export
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
-from chanas.measuring.local.compiler import Compiler
 from chanas.measuring.messages import Build, NetworkAt
+from chanas.measuring.worker.compiler import Compiler
 from chanas.workflows.stages.reporting import report
 
 from ..compiler.workbench import HOST, network_job

@@ -31,8 +31,8 @@ from chanas.export.c_library import export
 from chanas.export.folders import Exported
 from chanas.export.trials import Check
 from chanas.measuring.checks.qemu import emulator_program
-from chanas.measuring.local.compiler import Compiler
 from chanas.measuring.messages import Build, NetworkAt
+from chanas.measuring.worker.compiler import Compiler
 from chanas.network import folding
 from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess

@@ -10,8 +10,8 @@ import sys
 import types
 from typing import Any
 
-from chanas.measuring.local import worker
 from chanas.measuring.messages import Build, Measure, Timing, TimingRequest
+from chanas.measuring.worker import cpu
 
 
 def build(request: Build) -> dict[str, Any]:
@@ -30,5 +30,5 @@ def measure(_request: TimingRequest) -> Timing:
 
 if __name__ == "__main__":
     sys.modules["tvm"] = types.ModuleType("tvm")
-    worker.CALLS.update({Build: build, Measure: measure})
-    worker.main()
+    cpu.CALLS.update({Build: build, Measure: measure})
+    cpu.main()

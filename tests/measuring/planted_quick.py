@@ -13,8 +13,8 @@ from pathlib import Path
 
 from chanas.compiler.backends import BACKENDS
 from chanas.compiler.comparison import Comparison, Difference, StoredCase
-from chanas.measuring.local import worker
 from chanas.measuring.messages import Answer, Build, Compare, Measure, OperatorsAt, Timing
+from chanas.measuring.worker import cpu
 
 _BUILD_S = 0.05
 
@@ -22,7 +22,7 @@ _BUILD_S = 0.05
 def build(request: Build) -> dict[str, str] | None:
     """Leave a file beside the library for as long as it takes."""
     if isinstance(request.what, OperatorsAt):
-        worker.build_each(request, build)
+        cpu.build_each(request, build)
         return None
     half = request.path.with_suffix(".o")
     half.touch()
@@ -51,8 +51,8 @@ def main() -> None:
         BACKENDS["llvm"] = dataclasses.replace(BACKENDS["llvm"], worker=(str(Path(__file__).resolve()),))
         command()
     sys.modules["tvm"] = types.ModuleType("tvm")
-    worker.CALLS.update({Build: build, Measure: measure, Compare: compare})
-    worker.main()
+    cpu.CALLS.update({Build: build, Measure: measure, Compare: compare})
+    cpu.main()
 
 
 if __name__ == "__main__":

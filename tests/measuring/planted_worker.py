@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chanas.measuring.local import worker
 from chanas.measuring.messages import Build, OperatorAt
+from chanas.measuring.worker import cpu
 
 _GREED = 64  # times 256 MiB
 _KERNELS = {
@@ -64,20 +64,20 @@ _BUILDS: dict[str, Callable[[], Any]] = {
 def build(request: Build) -> Any:
     """As the worker's own, unless the point of an operator is one of the planted ones."""
     if not isinstance(request.what, OperatorAt):
-        return worker.build(request)
+        return cpu.build(request)
     workload, point = request.what.workload, request.what.point
     kind = _PLAN.get(point)
     if kind in _BUILDS:
         _BUILDS[kind]()
     if kind == "kernel is wrong":
         what = OperatorAt(dataclasses.replace(workload, epilogue="relu"), point)
-        return worker.build(dataclasses.replace(request, what=what))
+        return cpu.build(dataclasses.replace(request, what=what))
     if kind in _KERNELS:
         _write_kernel(_KERNELS[kind], request.path)
-        return worker.code_of(request.path)
-    return worker.build(request)
+        return cpu.code_of(request.path)
+    return cpu.build(request)
 
 
 if __name__ == "__main__":
-    worker.CALLS[Build] = build
-    worker.main()
+    cpu.CALLS[Build] = build
+    cpu.main()

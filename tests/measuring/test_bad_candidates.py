@@ -12,8 +12,8 @@ import pytest
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Request
+from chanas.measuring.worker.process import WorkerProcess
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs

@@ -14,8 +14,6 @@ import pytest
 from chanas.core.codec import to_json
 from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ScheduleError
-from chanas.measuring.local.cuda_worker import calls
-from chanas.measuring.local.worker import CALLS
 from chanas.measuring.messages import (
     TIMINGS,
     Answer,
@@ -41,6 +39,8 @@ from chanas.measuring.messages import (
     WorkerError,
     read_request,
 )
+from chanas.measuring.worker.cpu import CALLS
+from chanas.measuring.worker.cuda import calls
 
 from ..compiler.cuda_cases import GPU
 from ..compiler.workbench import HOST, NANO, NUM_CLASSES, WORKLOAD

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from chanas.compiler.program import Program, tiled_rows
 from chanas.devices.host import load_target
 from chanas.errors import ModelError
-from chanas.measuring.local.compiler import Compiler
 from chanas.measuring.messages import Build, ModuleFile
+from chanas.measuring.worker.compiler import Compiler
 from chanas.models.folding import simplify
 from chanas.models.lowering import _Lowering, lower
 from chanas.models.reading.reader import read_graph

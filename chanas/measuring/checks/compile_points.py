@@ -19,8 +19,8 @@ from chanas.compiler.space import Point
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
-from chanas.measuring.local.compiler import Compiler, open_compiler, readable
 from chanas.measuring.messages import CompilePoint
+from chanas.measuring.worker.compiler import Compiler, open_compiler, readable
 from chanas.operators.workload import Workload
 
 _TIMEOUT_S = 120.0  # one kernel; most take well under a second

@@ -25,8 +25,8 @@ from chanas.compiler.linkers import TOOLS, Platform, Tools
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.errors import TargetError
-from chanas.measuring.local.compiler import Compiler
 from chanas.measuring.messages import BlockAt, Build
+from chanas.measuring.worker.compiler import Compiler
 
 # The first time, zig builds the C library that it links.
 _COMPILE_TIMEOUT_S = 280.0

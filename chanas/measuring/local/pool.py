@@ -25,8 +25,8 @@ from chanas.devices.gpu_use import gpu_of
 from chanas.errors import MeasureError
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.local.locks import device_lock
-from chanas.measuring.local.worker_process import START_TIMEOUT_S, WorkerProcess, worker_command
 from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
+from chanas.measuring.worker.process import START_TIMEOUT_S, WorkerProcess, worker_command
 
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 """Takes a question and gives its answer, both JSON."""

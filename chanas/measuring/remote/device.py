@@ -18,10 +18,10 @@ from chanas.compiler.linkers import find_linker, no_cross_linker
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.measuring.local.pool import no_answer
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
 from chanas.measuring.remote.link import Connect, Submit, Wait
 from chanas.measuring.remote.tracker import Address
+from chanas.measuring.worker.process import WorkerProcess
 
 _LINK = ("-m", "chanas.measuring.remote.link")
 RETURN_WITHIN_S = 120.0

@@ -1,6 +1,6 @@
 """The process that holds the connection to one device: run as `python -m chanas.measuring.remote.link`.
 
-It serves requests as a worker does (`chanas.measuring.local.worker`) and passes timings on over TVM's RPC.
+It serves requests as a worker does (`chanas.measuring.worker.serve`) and passes timings on over TVM's RPC.
 A connection that hangs takes only this process with it, and ending it ends the session on the device, whatever that is
 doing."""
 
@@ -21,7 +21,6 @@ from chanas.core.processor import host_processor
 from chanas.core.target import llvm_targets, tvm_version
 from chanas.devices.lean_tvm import hide_torch
 from chanas.errors import TargetError
-from chanas.measuring.local.worker import serve_requests
 from chanas.measuring.messages import (
     ErrorKind,
     Ping,
@@ -32,6 +31,7 @@ from chanas.measuring.messages import (
 )
 from chanas.measuring.remote.server import boot_id
 from chanas.measuring.remote.tracker import Address, device_groups, group_of, request_server
+from chanas.measuring.worker.serve import serve_requests
 
 
 @dataclass(frozen=True)

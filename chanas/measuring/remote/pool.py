@@ -16,7 +16,6 @@ from chanas.core.usage import TargetName
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
 from chanas.measuring.local.pool import Task, TaskPool, no_answer
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.measuring.messages import Answer, WorkerError
 from chanas.measuring.remote.device import (
     MAX_LOSSES,
@@ -29,6 +28,7 @@ from chanas.measuring.remote.device import (
     describe_loss,
 )
 from chanas.measuring.remote.tracker import Address, check_key
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 
 # Devices that are taken at a time: each has a process of its own here, which has to start.
 _TAKEN_AT_A_TIME = 8

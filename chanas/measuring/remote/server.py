@@ -40,9 +40,9 @@ from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import MeasureError, TargetError, unknown_name
 from chanas.interrupts import die_with_parent
 from chanas.measuring.local.locks import device_lock
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.measuring.messages import TIMINGS, Answer, TimingRequest, WorkerError, read_request
 from chanas.measuring.remote.tracker import Address
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 
 HEARTBEAT_S = 2.0
 """Seconds between two signs of life of a request: client and server notice within it that the other is gone."""

@@ -31,11 +31,11 @@ from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ConfigError, SchedulerError, one_line
 from chanas.measuring.local.pool import Compute
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.measuring.messages import Answer, Build, Learn, ModuleFile, OperatorsAt, Request
 from chanas.measuring.remote.tracker import parse_address
 from chanas.measuring.shared.timers import raise_if_killed
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess
 from chanas.scheduler.jobs import WorkerDiedError
 
 if TYPE_CHECKING:

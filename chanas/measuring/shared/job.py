@@ -12,8 +12,7 @@ from typing import Any
 
 from chanas.errors import SchedulerError, ShortageError
 from chanas.measuring.messages import Answer, ErrorKind, Learn, WorkerError
-from chanas.measuring.shared.client import Client, ProcessKilledError
-from chanas.measuring.shared.turns import Answered, Ask, Rest
+from chanas.measuring.shared.turns import Answered, Ask, Client, ProcessKilledError, Rest
 from chanas.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import BUILD, HOST, LEARN, MEASURE, START, Expected, Outcome, Outlook, Stage
 

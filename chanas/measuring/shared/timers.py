@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -10,13 +11,11 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.gpu_use import gpu_of
 from chanas.errors import ChanasError
 from chanas.measuring.local.locks import device_lock
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
-from chanas.measuring.messages import Answer, ErrorKind
+from chanas.measuring.messages import Answer
 from chanas.measuring.remote.device import POLL_S, Description, DeviceLostError, RemoteDevice
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 from chanas.scheduler.jobs import WorkerDiedError
-
-_KILLED = "with signal 9 "
 
 
 class Timer(Protocol):
@@ -48,7 +47,7 @@ def raise_if_killed(answer: Answer) -> Answer:
     Raises:
         WorkerDiedError: it was. What a candidate does to its worker ends that in other ways.
     """
-    if answer.error is not None and answer.error.kind is ErrorKind.CRASH and _KILLED in answer.error.text:
+    if answer.error is not None and answer.error.signal == signal.SIGKILL:
         raise WorkerDiedError(answer.error.text)
     return answer
 

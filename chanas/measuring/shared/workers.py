@@ -13,12 +13,12 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ConfigError
 from chanas.measuring.local.pool import Compute
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.measuring.messages import Answer
 from chanas.measuring.remote.pool import HeldDevices
 from chanas.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
 from chanas.measuring.shared.timers import LocalTimer, RemoteTimer, Timer, raise_if_killed
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 from chanas.scheduler.jobs import DEVICE, HOST
 from chanas.scheduler.pools import PoolMaker
 from chanas.scheduler.resources import Resource

@@ -11,8 +11,7 @@ from chanas.core.usage import Usage
 from chanas.files.run import RunDirectory
 from chanas.measuring.devices import HoldDevice
 from chanas.measuring.local.pool import OpenPool
-from chanas.measuring.shared.pool import Exchange, SharedPool
-from chanas.measuring.shared.serving import main
+from chanas.measuring.shared.turns import Exchange, SharedPool, main
 from chanas.workflows.jobs.plan import JobPlan
 
 COMMAND = ("-m", "chanas.workflows.jobs.client")

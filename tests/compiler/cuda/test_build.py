@@ -29,8 +29,8 @@ from chanas.devices.target_files import arch_target
 from chanas.errors import MeasureError, TargetError
 from chanas.measuring.checks import compile_points as cuda_compile
 from chanas.measuring.checks.compile_points import compile_elsewhere, compile_points, kind_of
-from chanas.measuring.local.compiler import Compiler, open_compiler
 from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
+from chanas.measuring.worker.compiler import Compiler, open_compiler
 from chanas.operators.workload import Workload
 
 from ..cuda_cases import GPU, WORKLOADS, key

@@ -15,8 +15,8 @@ from chanas.compiler.cuda.nvrtc import why_no_nvrtc
 from chanas.compiler.linkers import find_linker
 from chanas.core.target import this_machine
 from chanas.devices.cores import split_cores
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.measuring.messages import Build, OperatorAt
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 
 from ..cuda_cases import GPU, WORKLOADS
 

@@ -19,10 +19,10 @@ from chanas.devices import cores as devices_cores
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import MeasureError
 from chanas.measuring.local import pool as module
-from chanas.measuring.local import worker_process
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.measuring.messages import Answer, Crash, Hang, Ping, Request
+from chanas.measuring.worker import process as worker_process
+from chanas.measuring.worker.process import WorkerProcess
 
 from ...compiler.workbench import HOST, device
 
@@ -42,7 +42,7 @@ NO_COMPILER = """
 import sys, types
 
 sys.modules["tvm"] = types.ModuleType("tvm")
-from chanas.measuring.local import worker
+from chanas.measuring.worker import cpu as worker
 
 worker.main()
 """
@@ -223,7 +223,7 @@ def test_what_a_worker_says_leaves_no_descriptors_open(speaker: WorkerProcess) -
 
 PARENT = f"""
 from chanas.devices.cores import split_cores
-from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.worker.process import WorkerProcess
 from chanas.measuring.messages import Hang, Ping
 
 worker = WorkerProcess(1, split_cores(1)[0], ("-c", {NO_COMPILER!r}))

@@ -16,12 +16,12 @@ from chanas.core.codec import to_json
 from chanas.devices import cuda_runtime
 from chanas.devices.target_files import describe_target
 from chanas.errors import ChanasError, MeasureError, TargetError
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.measuring.messages import Answer, ErrorKind, Measure, Request, WorkerError
 from chanas.measuring.remote import device as remote
 from chanas.measuring.remote.device import Description, RemoteDevice, check_alike, what_it_is
 from chanas.measuring.remote.link import Submit
 from chanas.measuring.remote.tracker import Address
+from chanas.measuring.worker.process import WorkerProcess
 
 from ...compiler.workbench import HOST
 

@@ -25,10 +25,10 @@ from chanas.devices.host import host_triple
 from chanas.devices.target_files import describe_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import TargetError
-from chanas.measuring.local.worker_process import WorkerProcess
 from chanas.measuring.messages import Answer, Measure, Ping, Request, TimingRequest
 from chanas.measuring.remote import server as device_server
 from chanas.measuring.remote.server import Session, listen, served_target, wait_until_free
+from chanas.measuring.worker.process import WorkerProcess
 
 from ...compiler.workbench import HOST, plant_worker
 

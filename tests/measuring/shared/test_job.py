@@ -11,10 +11,9 @@ import pytest
 
 from chanas.errors import SchedulerError, ShortageError, shortage
 from chanas.measuring.messages import Answer, ErrorKind, Learn, Ping
-from chanas.measuring.shared.client import Client, ProcessKilledError
 from chanas.measuring.shared.cluster import RESOURCE
 from chanas.measuring.shared.job import MAX_STARTS, TuningJob
-from chanas.measuring.shared.turns import Answered, Ask, Rest
+from chanas.measuring.shared.turns import Answered, Ask, Client, ProcessKilledError, Rest
 from chanas.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, START, Outcome, Stage
 

@@ -1,5 +1,5 @@
-"""The worker process of a GPU: run as `python -m chanas.measuring.local.cuda_worker`, it answers the same
-requests as `chanas.measuring.local.worker`. What compiles needs no GPU; what times uses one
+"""The worker process of a GPU: run as `python -m chanas.measuring.worker.cuda`, it answers the same requests as
+`chanas.measuring.worker.cpu`. What compiles needs no GPU; what times uses one
 (`chanas.devices.cuda_runtime.CUDADevice`).
 
 Times are the device's own, by events; its clock rates have settled first, and where a timing is to be cold the L2 cache
@@ -19,27 +19,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chanas import interrupts
-from chanas.compiler.cases import relative_error
+from chanas.compiler.cases import ReferenceCase
 from chanas.devices.lean_tvm import hide_torch
 from chanas.devices.timing import Call, Clock
-from chanas.measuring.local import worker
-from chanas.measuring.local.timing import CheckedProgram, time_program, time_programs_in_turns
 from chanas.measuring.messages import (
-    Answer,
     BlockAt,
     Build,
     CompilePoint,
-    Crash,
     ErrorKind,
-    Hang,
     Measure,
     NetworkAt,
     OperatorAt,
     OperatorsAt,
-    Ping,
-    Timing,
     WorkerError,
 )
+from chanas.measuring.worker import serve as serving
+from chanas.measuring.worker.cpu import build_each, code_of
+from chanas.measuring.worker.timing import CheckedProgram, error_of, measure
 
 # Clock rates have settled when as many batches in a row differ by no more than this, and are not waited for longer.
 _SETTLED_BATCHES, _SETTLED_SPREAD, _BATCH_S, _MAX_SETTLING_S = 3, 0.02, 0.005, 1.0
@@ -70,9 +66,9 @@ def build(request: Build, compile_: Compile) -> dict[str, str] | None:
     match what, request.form:
         case OperatorAt(workload, point), "library":
             compile_(graph.operator_program(workload, point, target), target, request.path)
-            return worker.code_of(request.path)
+            return code_of(request.path)
         case OperatorsAt(), "library":
-            worker.build_each(request, functools.partial(build, compile_=compile_))
+            build_each(request, functools.partial(build, compile_=compile_))
         case BlockAt(block, points), "library":
             compile_(graph.block_program(block, points, target), target, request.path)
         case NetworkAt(blocks, points), "library":
@@ -90,78 +86,36 @@ def compile_point(request: CompilePoint) -> dict[str, Any]:
 
 
 # ---- timing ---------------------------------------------------------------------------------------------------------
-class _Program:
-    """A compiled program with the arguments of a reference case, on the device."""
-
-    def __init__(self, device: Device, library: Path, case: Path, copies: int) -> None:
-        import numpy as np
-
-        with np.load(case, allow_pickle=False) as data:
-            self.expected, self.tolerance = data["expected"], float(data["tolerance"])
-            weights = [int(i) for i in data["weights"]]
-            arrays = [data[f"argument{i}"] for i in range(sum(name.startswith("argument") for name in data.files))]
-        machine = device.load(library)
-        self.copies = copies
-        self.output = machine["new_output"]()
-        self.unwritten = np.full(tuple(map(int, self.output.shape)), np.nan, dtype=str(self.output.dtype))
-        inputs = [device.tensor(a) for i, a in enumerate(arrays) if i not in weights]
-        own = [device.tensor(arrays[i]) for _, i in itertools.product(range(copies), weights)]
-        self.call: Call = (machine["main"], (*inputs, *own, self.output))
-        self.machine = machine
-
-    def check(self) -> CheckedProgram:
-        """The program with its error."""
-        return CheckedProgram([self.call], self._error(), self.tolerance, self.copies)
-
-    def _error(self) -> float:
-        """Largest error relative to the largest expected magnitude, of an output that was not a number before.
-
-        The first call runs the kernels one by one and captures them: what is checked is the graph, as it is timed.
-        """
-        import numpy as np
-
-        function, arguments = self.call
-        function(*arguments)
-        self.output.copyfrom(self.unwritten)
-        function(*arguments)
-        got = self.output.numpy().astype(np.float32).reshape(-1, self.expected.shape[-1])[: len(self.expected)]
-        if got.shape != self.expected.shape:
-            return math.inf
-        return relative_error(got, self.expected)
-
-
-class Timer:
-    """Checks and times compiled programs on one device."""
+class GPU:
+    """One device, as `timing.measure` has it: seconds are those of one copy of a program, all of which run the same
+    code, and where a timing is to be cold, as that of a whole network always is, every copy finds its weights in the
+    device's memory."""
 
     def __init__(self, open_device: Callable[[], Device], now: Callable[[], float] = time.monotonic) -> None:
         self._device = functools.cache(open_device)
         self._now, self._last_used_s = now, -math.inf
 
-    def measure(self, request: Measure) -> Timing | WorkerError | list[Answer]:
-        """Check what is asked for against its reference case, then time it: seconds of one of its copies.
+    def check(self, library: Path, request: Measure) -> CheckedProgram:
+        """The first call runs the kernels one by one and captures them: what is checked is the graph, as it is
+        timed."""
+        device, case = self._device(), ReferenceCase.load(request.case)
+        copies = 1 if request.form == "network" else _copies()
+        machine = device.load(library)
+        output = machine["new_output"]()
+        inputs = [device.tensor(a) for i, a in enumerate(case.arguments) if i not in case.weights]
+        own = [device.tensor(case.arguments[i]) for _, i in itertools.product(range(copies), case.weights)]
+        function, arguments = call = (machine["main"], (*inputs, *own, output))
+        function(*arguments)
+        return CheckedProgram([call], error_of(call, output, case.expected), case.tolerance, copies, owner=machine)
 
-        Where it is to be cold, as a whole network always is, every copy finds its weights in the device's memory. All
-        copies run the same code.
-        """
-        settings, is_network = request.settings, request.form == "network"
-        copies, is_cold = (1, True) if is_network else (_copies(), settings.cold_bytes > 0)
-        device = self._device()
-        if request.num is None:
-            program = _Program(device, request.library, request.case, copies)  # its machine lives as long
-            checked = program.check()
-            return time_program(checked, 1, settings, request.hopeless_s, self._clock([checked], is_cold))
-        programs = [_Program(device, request.library / f"{i}.so", request.case, copies) for i in range(request.num)]
-        several = [program.check() for program in programs]
-        return time_programs_in_turns(several, 1, settings, self._clock(several, is_cold))
-
-    def _clock(self, checked: Sequence[CheckedProgram], cold: bool) -> Clock:
-        """Seconds per launch of what is right; the first launches are repeated until the clock rates have settled."""
-        calls = [call for c in checked if c.is_right for call in c.calls]
-        if calls and self._now() - self._last_used_s > _IDLE_S:
-            self._settle(calls[0])
+    def clock(self, programs: Sequence[CheckedProgram], request: Measure) -> Clock:
+        """Seconds per launch; the first launches are repeated until the clock rates have settled."""
+        is_cold = request.form == "network" or request.settings.cold_bytes > 0
+        if programs and self._now() - self._last_used_s > _IDLE_S:
+            self._settle(programs[0].calls[0])
 
         def seconds_per_launch(turns: Iterator[Call], num_calls: int) -> float:
-            seconds = self._device().seconds(itertools.islice(turns, num_calls), cold) / num_calls
+            seconds = self._device().seconds(itertools.islice(turns, num_calls), is_cold) / num_calls
             self._last_used_s = self._now()
             return seconds
 
@@ -191,22 +145,20 @@ def describe(error: Exception) -> WorkerError:
     """Describe an error in one short line; after those of CUDA the worker is replaced."""
     text = str(error)
     if "CUDA" not in text and "cuda" not in text:
-        return worker.describe(error)
+        return serving.describe(error)
     if any(words in text for words in ("out of memory", "OutOfMemory", "MemoryAllocation")):
         text = "the GPU has not enough left; end what else uses it (`nvidia-smi`)"
         return WorkerError(ErrorKind.OUT_OF_MEMORY, text)
     return WorkerError(ErrorKind.GPU_FAULT, WorkerError.of(error).text)
 
 
-def calls(compile_: Compile, open_device: Callable[[], Device]) -> worker.Calls:
+def calls(compile_: Compile, open_device: Callable[[], Device]) -> serving.Calls:
     """The calls that the worker answers, which compile and time with these functions."""
     return {
         Build: functools.partial(build, compile_=compile_),
         CompilePoint: compile_point,
-        Measure: Timer(open_device).measure,
-        Ping: worker.ping,
-        Hang: worker.hang,
-        Crash: worker.crash,
+        Measure: functools.partial(measure, timer=GPU(open_device)),
+        **serving.ALWAYS,
     }
 
 
@@ -235,7 +187,7 @@ def serve(compile_: Compile = _compile, open_device: Callable[[], Device] = _ope
         from chanas.devices.cuda_runtime import load_runtime
 
         load_runtime()
-    worker.serve_requests(calls(compile_, open_device), describe)
+    serving.serve_requests(calls(compile_, open_device), describe)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""chanas/measuring/local/compiler.py: what is compiled once is compiled elsewhere, and an abort there is
+"""chanas/measuring/worker/compiler.py: what is compiled once is compiled elsewhere, and an abort there is
 one line here."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from chanas.errors import ScheduleError, TargetError
 from chanas.export.kernels import build_kernels
 from chanas.measuring.checks import target_check
 from chanas.measuring.checks.target_check import check_processor
-from chanas.measuring.local.compiler import Compiler, open_compiler, readable
 from chanas.measuring.messages import BlockAt, Build, WorkerError
+from chanas.measuring.worker.compiler import Compiler, open_compiler, readable
 from chanas.prescheduler.tables.networks import compile_networks
 
 from ...compiler.workbench import HOST, NUM_CLASSES, network_job, random_lut, random_points

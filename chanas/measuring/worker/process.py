@@ -116,7 +116,8 @@ class WorkerProcess:
                 self._listen(process.stderr)
             self.stop()
             text = f"the worker ended with {_exit_reason(code)} in {request.call}"
-            error = WorkerError(ErrorKind.CRASH, text, last_words=_last_words(self._said))
+            number = -code if code < 0 else None
+            error = WorkerError(ErrorKind.CRASH, text, last_words=_last_words(self._said), signal=number)
             return Answer(None, error, time.monotonic() - start)
         line, _, self._pending = self._pending.partition(b"\n")
         answer = Answer.from_json(json.loads(line))

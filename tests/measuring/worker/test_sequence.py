@@ -14,8 +14,9 @@ from chanas.compiler.cases import ReferenceCase
 from chanas.compiler.comparison import Draw, NetworkCase
 from chanas.devices import timing
 from chanas.devices.timing import Call, TimingSettings
-from chanas.measuring.local import cuda_worker, worker
 from chanas.measuring.messages import Measure
+from chanas.measuring.worker import cpu, cuda
+from chanas.measuring.worker.timing import measure
 
 SETTINGS = TimingSettings(repeats=2, min_repeat_s=2e-3, cold_bytes=160, code_copies=3)
 CASE = ReferenceCase((np.ones((1, 4), np.float32), np.ones((4, 4), np.float32)), (1,), np.ones((1, 4), np.float32))
@@ -68,15 +69,14 @@ class Told:
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     told = Told()
     monkeypatch.setattr(timing.time, "perf_counter", lambda: told.now)
-    monkeypatch.setattr(worker, "_tensor", Tensor)
-    monkeypatch.setattr(worker, "_module_function", lambda library: told.function(library.stem))
+    monkeypatch.setattr(cpu, "_tensor", Tensor)
+    monkeypatch.setattr(cpu, "_module_function", lambda library: told.function(library.stem))
     monkeypatch.setattr(
-        worker,
+        cpu,
         "_load_functions",
         lambda library, copies: [told.function(library.stem, code) for code in range(copies)],
     )
-    monkeypatch.setattr(worker, "_CASES", {})
-    monkeypatch.setattr(cuda_worker, "_copies", lambda: 3)
+    monkeypatch.setattr(cuda, "_copies", lambda: 3)
     return told
 
 
@@ -86,7 +86,7 @@ def request(folder: Path, **how: Any) -> Measure:
     return Measure(library=library, case=folder / "case.npz", settings=SETTINGS, **how)
 
 
-class GPU:
+class Launches:
     """A device whose launches are told with a star where they are to find nothing in the cache."""
 
     def __init__(self, told: Told) -> None:
@@ -144,11 +144,11 @@ def in_order(calls: str) -> list[str]:
 
 @pytest.mark.parametrize(("how", "calls"), ON_A_PROCESSOR, ids=lambda x: str(x) if isinstance(x, dict) else "")
 def test_a_processor_calls(told: Told, tmp_path: Path, how: dict[str, Any], calls: str) -> None:
-    worker.measure(request(tmp_path, **how))
+    measure(request(tmp_path, **how), cpu.Processor())
     assert told.said == in_order(calls)
 
 
 @pytest.mark.parametrize(("how", "calls"), ON_A_GPU, ids=lambda x: str(x) if isinstance(x, dict) else "")
 def test_a_gpu_launches(told: Told, tmp_path: Path, how: dict[str, Any], calls: str) -> None:
-    cuda_worker.Timer(lambda: GPU(told), lambda: told.now).measure(request(tmp_path, **how))
+    measure(request(tmp_path, **how), cuda.GPU(lambda: Launches(told), lambda: told.now))
     assert told.said == in_order(calls)

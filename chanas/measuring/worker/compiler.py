@@ -14,8 +14,8 @@ from typing import Any
 from chanas.core.target import HardwareTarget
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import TargetError
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
 from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 
 _TIMEOUT_S = 300.0
 

@@ -1,4 +1,4 @@
-"""chanas/measuring/local/cuda_worker.py: candidates are compiled, checked, and timed on a GPU that this
+"""chanas/measuring/worker/cuda.py: candidates are compiled, checked, and timed on a GPU that this
 machine stands in for; what spoils a GPU for a process ends that process."""
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import pytest
 from chanas.compiler.cuda.families import gpu_space
 from chanas.compiler.cuda.graph import COPIES
 from chanas.compiler.cuda.reference import gpu_case
-from chanas.devices.timing import TimingSettings
-from chanas.measuring.local.cuda_worker import Timer, describe
+from chanas.devices.timing import Call, TimingSettings
 from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.local.timing import Call
 from chanas.measuring.messages import Build, Crash, ErrorKind, Measure, OperatorAt, OperatorsAt, Ping, WorkerError
+from chanas.measuring.worker import cuda
+from chanas.measuring.worker.cuda import describe
+from chanas.measuring.worker.timing import measure
 
 from ...compiler.cuda_cases import GPU, WORKLOADS
 from ...compiler.workbench import plant_worker
@@ -86,11 +87,11 @@ def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> No
     program = tmp_path / "worker.py"
     program.write_text(
         "import sys, types\nsys.modules['tvm'] = types.ModuleType('tvm')\n"
-        "from chanas.measuring.local import worker\n"
-        "from chanas.measuring.local.cuda_worker import describe\n"
+        "from chanas.measuring.worker import serve\n"
+        "from chanas.measuring.worker.cuda import describe\n"
         "from chanas.measuring.messages import Crash, Ping\n"
         "def fault(_request):\n    raise RuntimeError('CUDA: an illegal memory access was encountered')\n"
-        "worker.serve_requests({Ping: worker.ping, Crash: fault}, describe)\n"
+        "serve.serve_requests({Ping: serve.ping, Crash: fault}, describe)\n"
     )
     root = Path(__file__).resolve().parents[3]
     with pytest.MonkeyPatch.context() as patch:
@@ -125,6 +126,9 @@ class Clocked(StandIn):
         self.slow, self.asked = slow, list[bool]()
         self.now = 0.0
 
+    def timer(self) -> cuda.GPU:
+        return cuda.GPU(lambda: self, lambda: self.now)
+
     def seconds(self, calls: Iterable[Call], cold: bool) -> float:
         num = len(list(calls))
         self.asked.append(cold)
@@ -145,31 +149,30 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("cold_bytes", [0, 1])
 def test_seconds_are_those_of_one_copy_cold_where_that_is_asked(library: Path, case: Path, cold_bytes: int) -> None:
     device = Clocked()
-    result = Timer(lambda: device, lambda: device.now).measure(
-        Measure(library=library, case=case, settings=TimingSettings(cold_bytes=cold_bytes))
-    )
+    request = Measure(library=library, case=case, settings=TimingSettings(cold_bytes=cold_bytes))
+    result = measure(request, device.timer())
     assert result.seconds == pytest.approx(1e-3 / COPIES)
     assert device.asked[-1] is bool(cold_bytes)
 
 
 def test_nothing_is_timed_before_the_clock_rates_have_settled(library: Path, case: Path) -> None:
     device = Clocked(slow=20)
-    result = Timer(lambda: device, lambda: device.now).measure(Measure(library=library, case=case, settings=COLD))
+    result = measure(Measure(library=library, case=case, settings=COLD), device.timer())
     assert result.seconds == pytest.approx(1e-3 / COPIES)
     assert device.asked.index(True) >= 20
 
 
 def test_a_device_that_never_settles_is_timed_all_the_same(library: Path, case: Path) -> None:
     device = Clocked(slow=10**6)
-    assert Timer(lambda: device, lambda: device.now).measure(Measure(library=library, case=case)).seconds > 0.0
+    assert measure(Measure(library=library, case=case), device.timer()).seconds > 0.0
 
 
 def test_clock_rates_that_have_settled_are_not_waited_for_again(library: Path, case: Path) -> None:
     device = Clocked()
-    timer = Timer(lambda: device, lambda: device.now)
-    timer.measure(Measure(library=library, case=case, settings=COLD))
+    timer = device.timer()
+    measure(Measure(library=library, case=case, settings=COLD), timer)
     before = len(device.asked)
-    timer.measure(Measure(library=library, case=case, settings=COLD))
+    measure(Measure(library=library, case=case, settings=COLD), timer)
     assert all(device.asked[before:])
 
 
@@ -179,5 +182,5 @@ def test_an_output_that_is_not_written_is_wrong(library: Path, case: Path) -> No
             machine = super().load(library)
             return {"main": lambda *_: None, "new_output": machine["new_output"]}
 
-    result = Timer(Idle).measure(Measure(library=library, case=case))
+    result = measure(Measure(library=library, case=case), cuda.GPU(Idle))
     assert result == WorkerError.wrong(math.inf)

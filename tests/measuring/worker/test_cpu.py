@@ -1,4 +1,4 @@
-"""chanas/measuring/local/worker.py: a time counts only for a right result, and is taken as a network would
+"""chanas/measuring/worker/cpu.py: a time counts only for a right result, and is taken as a network would
 run it."""
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_errors_are_one_short_line(workbench: Workbench) -> None:
 def test_a_worker_serves_until_its_input_ends() -> None:
     requests = [{"call": "ping", "arguments": {}}, {"call": "juggle", "arguments": {}}]
     done = subprocess.run(
-        [sys.executable, "-m", "chanas.measuring.local.worker"],
+        [sys.executable, "-m", "chanas.measuring.worker.cpu"],
         input="".join(json.dumps(r) + "\n" for r in requests),
         cwd=ROOT,
         capture_output=True,
