@@ -13,7 +13,6 @@ import numpy as np
 
 from chanas.compiler.cpu.batches import Part
 from chanas.compiler.cpu.blocks import schedule_packed_operator
-from chanas.compiler.cpu.shapes import input_shape, output_shape
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.models.definitions import OPAQUE
@@ -22,7 +21,7 @@ from chanas.models.graph import Constant
 from chanas.models.program import MapView, Operation, OtherOperation, PartOf, Program, TunedOperation, Value
 from chanas.models.sources.model import Array
 from chanas.models.views import copying, take_part
-from chanas.network.folding import pack_operator
+from chanas.operators.layout import Blocks, input_shape, output_shape
 from chanas.operators.workload import Workload
 
 Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
@@ -97,7 +96,7 @@ class _Emission:
             workload, _ = self.chosen[operation.choices]
             if operation.weight is None or operation.bias is None:
                 return []
-            parts = pack_operator(workload, operation.weight, operation.bias, self.lanes)
+            parts = Blocks(self.lanes).pack_parameters(workload, operation.weight, operation.bias)
             return [self._variable(np.concatenate([part.ravel() for part in parts]))]
         return [self._variable(read.value) for read in operation.reads if isinstance(read, Constant)]
 
@@ -153,7 +152,7 @@ class _Emission:
             function = schedule_packed_operator(workload, point, self.target, parts)
             variant = sum(k[0] == tuned for k in self.functions)
             self.functions[key] = self._add(function, f"tuned{tuned}_{variant}" if variant else f"tuned{tuned}")
-        result = relax.TensorType(output_shape(workload, self.lanes), workload.output_storage)
+        result = relax.TensorType(output_shape(workload, Blocks(self.lanes)), workload.output_storage)
         return self._call(self.functions[key], [reads[0], *own, *reads[1:]], result, at)
 
     def _arguments(
@@ -166,7 +165,7 @@ class _Emission:
         reads, parts = [], dict[int, Part]()
         for position, read in enumerate(operation.reads):
             at, value = self.program.parts.get(read), self.program.value(read)
-            shape = input_shape(workload, self.lanes) if position == 0 else value.memory_shape(self.lanes)
+            shape = input_shape(workload, Blocks(self.lanes)) if position == 0 else value.memory_shape(self.lanes)
             if self.values[read] is None and at is not None and value.memory_shape(self.lanes) == shape:
                 reads.append(self._memory(at))
                 if (at.place.first, at.place.blocks) != (0, value.blocks(self.lanes)):

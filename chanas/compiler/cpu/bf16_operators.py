@@ -1,6 +1,6 @@
 """The operators that compute in bfloat16: 1×1 and depthwise convolutions, two products at a time (`bf16_intrinsics`).
 
-Activations are uint16 [B, M, l], weights words (`chanas.network.bfloat16`): pointwise float32[B_out, ceil(K / 2), l],
+Activations are uint16 [B, M, l], weights words (`chanas.operators.layout`): pointwise float32[B_out, ceil(K / 2), l],
 depthwise float32[B, k·ceil(k / 2), l]. Sums, biases and epilogues are float32; each output is rounded once.
 Stage names are those of `operators`.
 """

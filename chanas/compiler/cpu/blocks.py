@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chanas.compiler.cpu.batches import NO_PARTS, Part, over_images
-from chanas.compiler.cpu.families import apply_point, compute, family_of, flatten_output, operator_arguments
-from chanas.compiler.cpu.shapes import Shapes, input_shape, output_shape
+from chanas.compiler.cpu.families import apply_point, compute, flatten_output, operator_arguments, stages_of
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.layout import Blocks, Layout, Shape, input_shape, layout_of, output_shape
 from chanas.operators.steps import INPUT, block_steps, block_workloads
 from chanas.operators.workload import Workload
 
@@ -27,11 +27,11 @@ from chanas.operators.workload import Workload
 def num_block_parameters(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
     """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
     workloads = block_workloads(block, dtype)
-    return sum(math.prod(shape) for workload in workloads for shape in _parameter_shapes(workload, lanes))
+    return sum(math.prod(shape) for workload in workloads for shape in _parameter_shapes(workload, Blocks(lanes)))
 
 
-def _parameter_shapes(workload: Workload, lanes: int) -> Shapes:
-    return family_of(workload).parameter_shapes(workload, lanes)
+def _parameter_shapes(workload: Workload, layout: Layout) -> list[Shape]:
+    return [parameter.shape for parameter in layout.parameters(workload)]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _View:
         return self.packed[position + self.offset]
 
 
-def _views(packed: Any, shapes: Shapes, first: int = 0) -> list[_View]:
+def _views(packed: Any, shapes: Sequence[Shape], first: int = 0) -> list[_View]:
     """Arrays of these shapes, one behind the other from number `first` on."""
     offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=first)
     return [_View(packed, offset, shape) for offset, shape in zip(offsets, shapes, strict=False)]
@@ -63,15 +63,15 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
     """
     from tvm import s_tir, te
 
-    steps, lanes = block_steps(block, target.dtype), target.vector_lanes
+    steps, lanes, layout = block_steps(block, target.dtype), target.vector_lanes, layout_of(target)
     if len(points) != len(steps):
         raise ScheduleError(f"expected {len(steps)} points for block {block.key}, got {len(points)}")
     first, last = steps[0].workload, steps[-1].workload
-    values = [te.placeholder(input_shape(first, lanes), first.input_storage, name="x")]
+    values = [te.placeholder(input_shape(first, layout), first.input_storage, name="x")]
     packed = te.placeholder((num_block_parameters(block, lanes, target.dtype),), name="parameters")
     offset = 0
     for i, step in enumerate(steps):
-        shapes = _parameter_shapes(step.workload, lanes)
+        shapes = _parameter_shapes(step.workload, layout)
         parameters = _views(packed, shapes, offset)
         offset += sum(math.prod(shape) for shape in shapes)
         current, *extras = (values[value] for value in step.reads)
@@ -96,8 +96,8 @@ def schedule_packed_operator(
 
     lanes, num_images = target.vector_lanes, workload.batch
     workload = replace(workload, batch=1)
-    x, *rest = operator_arguments(workload, lanes)
-    shapes = _parameter_shapes(workload, lanes)
+    x, *rest = operator_arguments(workload, target)
+    shapes = _parameter_shapes(workload, layout_of(target))
     extras = rest[len(shapes) : -1]
     packed = te.placeholder((sum(math.prod(shape) for shape in shapes),), name="parameters")
     out = compute(workload, lanes, "op0_", x, _views(packed, shapes), extras)
@@ -105,7 +105,8 @@ def schedule_packed_operator(
     sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
     apply_point(sch, workload, point, target, "op0_")
     flatten_output(sch, workload, "op0_")
-    function = family_of(workload).complete(sch.mod["main"], workload, lanes)
+    function, complete = sch.mod["main"], stages_of(workload).complete
+    function = function if complete is None else complete(function, workload, lanes)
     return over_images(function, num_images, (1,) if shapes else (), parts)
 
 
@@ -117,9 +118,9 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
     """
     from tvm import relax
 
-    lanes = target.vector_lanes
+    lanes, layout = target.vector_lanes, layout_of(target)
     first = block_workloads(blocks[0], target.dtype)[0]
-    image = relax.Var("image", relax.TensorType(input_shape(first, lanes), "float32"))
+    image = relax.Var("image", relax.TensorType(input_shape(first, layout), "float32"))
     parameters = [
         relax.Var(f"parameters{b}", relax.TensorType((num_block_parameters(block, lanes, target.dtype),), "float32"))
         for b, block in enumerate(blocks)
@@ -136,7 +137,7 @@ def network_module(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poin
                     function = function.with_attr("tirx.is_scheduled", True)
                     functions[identity] = builder.add_func(function, f"block{len(functions)}")
                 last = block_workloads(block, target.dtype)[-1]
-                result = relax.TensorType(output_shape(last, lanes), last.output_storage)
+                result = relax.TensorType(output_shape(last, layout), last.output_storage)
                 current = builder.emit(relax.call_tir(functions[identity], [current, packed], result))
             out = builder.emit_output(current)
         builder.emit_func_output(out)

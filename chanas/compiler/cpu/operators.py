@@ -27,10 +27,10 @@ from tvm import te, tirx
 
 from chanas.compiler.cpu.bf16_intrinsics import round_bits, widen
 from chanas.compiler.cpu.lanes import repeated, turned
-from chanas.compiler.cpu.shapes import convolution_parameters, input_shape, output_shape
 from chanas.compiler.expressions import epilogue
 from chanas.core.layouts import num_blocks
 from chanas.operators.grouped import abreast
+from chanas.operators.layout import Blocks, Shape, input_shape, output_shape
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -93,7 +93,7 @@ def _block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: An
     """Sums over input channels, one vector for each pixel and channel block."""
     k = te.reduce_axis((0, workload.in_channels), name="k")
     acc = te.compute(
-        output_shape(workload, lanes),
+        output_shape(workload, Blocks(lanes)),
         lambda b, m, v: te.sum(pixel(x, k // lanes, _input_pixel(workload, m), k % lanes) * weights[b, k, v], axis=k),
         name=f"{prefix}acc",
     )
@@ -106,7 +106,7 @@ def _half_block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weight
     Full blocks as ever. The half block takes two input channels at once, the even ones in lanes 0, 2, …, the odd ones
     in lanes 1, 3, …, and adds neighbours in the end: half as many multiply-adds.
     """
-    blocks, pixels, _ = output_shape(workload, lanes)
+    blocks, pixels, _ = output_shape(workload, Blocks(lanes))
     pairs, last, half = workload.in_channels // 2, blocks - 1, lanes // 2
     k = te.reduce_axis((0, workload.in_channels), name="k")
     acc = te.compute(
@@ -139,12 +139,12 @@ def pointwise(
     if workload.scaled:
         gate, x_in, unscaled = rest.pop(0), x, weights
         if scales_weights(workload):
-            shape_in: tuple[int, ...] = convolution_parameters(workload, lanes)[0]
+            shape_in: Shape = Blocks(lanes).parameters(workload)[0].shape
             weights = te.compute(
                 shape_in, lambda b, k, v: unscaled[b, k, v] * gate[k // lanes, 0, k % lanes], name=f"{prefix}scale"
             )
         else:
-            shape_in = input_shape(workload, lanes)
+            shape_in = input_shape(workload, Blocks(lanes))
             prologue = workload.prologue
             shift: Any = rest.pop(0) if prologue else None
 
@@ -160,7 +160,7 @@ def pointwise(
         residual = pixel(rest[-1], b, m, v) if workload.residual else None
         return finish(workload, total(b, m, v) + bias[b, v], residual)
 
-    return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
+    return te.compute(output_shape(workload, Blocks(lanes)), value, name=f"{prefix}out")
 
 
 def depthwise(
@@ -486,7 +486,7 @@ def _as_is(value: Any) -> Any:
 
 
 def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    pixels, shape = workload.input_pixels, output_shape(workload, lanes)
+    pixels, shape = workload.input_pixels, output_shape(workload, Blocks(lanes))
     m = te.reduce_axis((0, pixels), name="m")
     loaded = widen if workload.input_storage == "uint16" else _as_is
     acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")

@@ -88,7 +88,7 @@ def apply_scale(sch: Any, workload: Workload, prefix: str, tile: Any, parallel: 
         sch.compute_at(scale, tile, preserve_unit_loops=True)
     elif parallel:
         loops = sch.get_loops(scale)[:-1]
-        sch.parallel(loops[0] if workload.in_pairs else sch.fuse(*loops))
+        sch.parallel(loops[0] if workload.weight_precision.per_word > 1 else sch.fuse(*loops))
     sch.vectorize(sch.get_loops(scale)[-1])
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.compiled import CompileRecord
-from chanas.compiler.cuda.families import gpu_space
 from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
 from chanas.compiler.cuda.operators import is_dense
 from chanas.compiler.space import Point
@@ -117,7 +117,7 @@ def compile_points(
             for workload in workloads:
                 kept = store.load(workload.key)
                 known = {r.point for r in kept}
-                drawn = gpu_space(workload, target).sample(num_points, np.random.default_rng(seed))
+                drawn = schedule_space(workload, target).sample(num_points, np.random.default_rng(seed))
                 new = [compile_elsewhere(compiler, workload, p) for p in drawn if p not in known]
                 store.add(workload.key, new)
                 records[workload], num_new = kept + new, num_new + len(new)

@@ -49,7 +49,7 @@ from chanas.measuring.requests import (
     Request,
     read_request,
 )
-from chanas.network.bfloat16 import from_bits
+from chanas.operators.precision import from_bits
 
 # Copies of small weights beyond this change nothing: what they don't fill stays warm in a network too.
 _MAX_WEIGHT_COPIES = 256
@@ -75,8 +75,8 @@ def limit_memory(num_bytes: int) -> None:
 
 def build_operator(request: BuildOperator) -> dict[str, Any]:
     """Compile one schedule point of one operator; `code` is the same for points that end in the same machine code."""
+    from chanas.compiler.backends import schedule_operator
     from chanas.compiler.cpu.build import build_function
-    from chanas.compiler.cpu.families import schedule_operator
 
     function = schedule_operator(request.workload, request.point, request.target)
     build_function(function, request.target, request.library)

@@ -69,7 +69,7 @@ def _extract(workload: Workload, target: HardwareTarget, points: Sequence[Point]
     from tvm.s_tir.meta_schedule import MeasureCandidate
     from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
 
-    from chanas.compiler.cpu.families import schedule_operator
+    from chanas.compiler.backends import schedule_operator
 
     if target.gpu is not None:
         raise ScheduleError(f"features of stores are there for processors alone, got target '{target.name}'")
