@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chanas.compiler.cpu import bf16_schedules, schedules, space
+from chanas.compiler.cpu import schedules, space
 from chanas.compiler.cpu.batches import over_images
 from chanas.compiler.families import Families, Family, Stages
 from chanas.compiler.space import Decoded, Point
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.layout import operator_inputs
+from chanas.operators.precision import precision_of
 from chanas.operators.workload import Generality, Workload
 
 
@@ -61,11 +62,11 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
 
 
 def _apply(sch: Any, workload: Workload, point: Any, target: HardwareTarget, prefix: str) -> None:
-    stages_of(workload).schedule(sch, workload, point, prefix, target.num_threads > 1)
-    if workload.dtype == "bfloat16":
-        from chanas.compiler.cpu.bf16_intrinsics import import_instructions
+    from chanas.compiler.cpu.arithmetic import arithmetic_of
 
-        import_instructions(sch, sch.get_loops(sch.get_sblock(f"{prefix}out"))[0])
+    stages_of(workload).schedule(sch, workload, point, prefix, target.num_threads > 1)
+    loop = sch.get_loops(sch.get_sblock(f"{prefix}out"))[0]
+    arithmetic_of(precision_of(workload.dtype)).import_instructions(sch, loop)
 
 
 def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
@@ -87,16 +88,10 @@ def _alone(workload: Workload, point: Decoded, target: HardwareTarget) -> Any:
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
-def _float32() -> Any:
+def _operators() -> Any:
     from chanas.compiler.cpu import operators
 
     return operators
-
-
-def _bfloat16() -> Any:
-    from chanas.compiler.cpu import bf16_operators
-
-    return bf16_operators
 
 
 def _mended(function: Any, workload: Workload, lanes: int) -> Any:
@@ -118,47 +113,43 @@ def _family(spaces: Any, stages: Stages[Any], takes: frozenset[Generality]) -> F
 
 
 _POINTWISE = _family(
-    space.pointwise, Stages(lambda: _float32().pointwise, schedules.pointwise), _ANY_STRIDE | {"prologue"}
+    space.pointwise, Stages(lambda: _operators().pointwise, schedules.pointwise), _ANY_STRIDE | {"prologue"}
 )
 _DEPTHWISE = _family(
     space.depthwise,
-    Stages(lambda: _float32().depthwise, schedules.depthwise, in_rectangles=True),
+    Stages(lambda: _operators().depthwise, schedules.depthwise, in_rectangles=True),
     _ANY_WINDOW | {"several outputs of a channel"},
 )
-_POOL = _family(space.pool, Stages(lambda: _float32().pool, schedules.pool), _ANY_MAP)
-_CONV = _family(space.conv, Stages(lambda: _float32().conv, schedules.conv, in_rectangles=True), _ANY_WINDOW)
+_POOL = _family(space.pool, Stages(lambda: _operators().pool, schedules.pool), _ANY_MAP)
+_CONV = _family(space.conv, Stages(lambda: _operators().conv, schedules.conv, in_rectangles=True), _ANY_WINDOW)
 
 FAMILIES = Families(
     "CPUs",
     {
         ("conv", "float32"): _CONV,
         ("blockconv", "float32"): _family(
-            space.blockconv, Stages(lambda: _float32().blockconv, schedules.blockconv, True), _ANY_GROUPS
+            space.blockconv, Stages(lambda: _operators().blockconv, schedules.blockconv, True), _ANY_GROUPS
         ),
         ("groupconv", "float32"): _family(
-            space.groupconv, Stages(lambda: _float32().groupconv, schedules.groupconv, True), _ANY_GROUPS
+            space.groupconv, Stages(lambda: _operators().groupconv, schedules.groupconv, True), _ANY_GROUPS
         ),
         ("winograd", "float32"): _family(
-            space.winograd, Stages(lambda: _float32().winograd, schedules.winograd, True, _mended), _ANY_PLAIN_WINDOW
+            space.winograd, Stages(lambda: _operators().winograd, schedules.winograd, True, _mended), _ANY_PLAIN_WINDOW
         ),
         ("winograd2", "float32"): _family(
-            space.winograd2, Stages(lambda: _float32().winograd2, schedules.winograd2, True, _mended), _ANY_PLAIN_WINDOW
+            space.winograd2,
+            Stages(lambda: _operators().winograd2, schedules.winograd2, True, _mended),
+            _ANY_PLAIN_WINDOW,
         ),
         ("upconv", "float32"): _family(
-            space.upconv, Stages(lambda: _float32().upconv, schedules.upconv, True, _mended), _ANY_PLAIN_WINDOW
+            space.upconv, Stages(lambda: _operators().upconv, schedules.upconv, True, _mended), _ANY_PLAIN_WINDOW
         ),
         ("pointwise", "float32"): _POINTWISE,
         ("depthwise", "float32"): _DEPTHWISE,
         ("pool", "float32"): _POOL,
         ("conv", "bfloat16"): replace(_CONV, takes=frozenset()),
-        ("pointwise", "bfloat16"): _family(
-            bf16_schedules.pointwise_space,
-            Stages(lambda: _bfloat16().pointwise, bf16_schedules.pointwise),
-            frozenset(),
-        ),
-        ("depthwise", "bfloat16"): _family(
-            space.depthwise, Stages(lambda: _bfloat16().depthwise, schedules.depthwise, True), frozenset()
-        ),
+        ("pointwise", "bfloat16"): replace(_POINTWISE, takes=frozenset()),
+        ("depthwise", "bfloat16"): replace(_DEPTHWISE, takes=frozenset()),
         ("pool", "bfloat16"): replace(_POOL, takes=frozenset()),
     },
 )
