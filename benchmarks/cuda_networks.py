@@ -120,14 +120,14 @@ def compare(
     import numpy as np
 
     torch = importlib.import_module("torch")
-    from chanas.compiler.cuda.reference import image_planes
+    from chanas.bundle.runtimes import packed_parameters
     from chanas.devices.cuda_runtime import CUDADevice
-    from chanas.network.folding import pack_block_rows
+    from chanas.operators.layout import PLAIN
 
     device = CUDADevice(target.l2_bytes)
     machine = device.load(job.library)
-    packed = [a for b, p in zip(job.blocks, job.parameters, strict=True) for a in pack_block_rows(b, p, target.dtype)]
-    images, output = device.tensor(image_planes(job.images)), machine["new_output"]()
+    packed = packed_parameters(job.blocks, job.parameters, target)
+    images, output = device.tensor(PLAIN.pack(job.images)), machine["new_output"]()
     arguments = (images, *(device.tensor(a) for a in packed), output)
     half = target.dtype == "float16"
     network = module.cuda().to(memory_format=torch.channels_last, dtype=torch.float16 if half else torch.float32)

@@ -89,7 +89,7 @@ def batches_stored_per_s(target: HardwareTarget, folder: Path, num: int) -> floa
 def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, seed: int) -> tuple[float, float]:
     """Median kilobytes of a compiled random point of each operator, and of its case."""
     from chanas.compiler.backends import schedule_space
-    from chanas.compiler.cpu.reference import operator_case
+    from chanas.compiler.cases import operator_case
     from chanas.measuring.local.pool import WorkerPool
     from chanas.measuring.messages import Build, OperatorAt
 
@@ -102,7 +102,7 @@ def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, 
             answer = pool.build(build, 60.0).result()
             if answer.error is not None:
                 raise SystemExit(f"host_costs: error: {workload.key} was not built: {answer.error}")
-            operator_case(workload, target.vector_lanes).save(case)
+            operator_case(workload, target).save(case)
             libraries.append(library.stat().st_size / 1e3)
             cases.append(case.stat().st_size / 1e3)
     return statistics.median(libraries), statistics.median(cases)

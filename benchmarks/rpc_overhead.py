@@ -192,7 +192,7 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     import numpy as np
 
     from chanas.compiler.backends import schedule_space
-    from chanas.compiler.cpu.reference import operator_case
+    from chanas.compiler.cases import operator_case
     from chanas.operators.steps import block_workloads
 
     rng = np.random.default_rng(seed)
@@ -202,7 +202,7 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     asked = []
     for i, workload in enumerate(chosen):
         kernel = Kernel(workload.key, folder / f"{i}.so", folder / f"{i}.npz")
-        operator_case(workload, target.vector_lanes).save(kernel.case)
+        operator_case(workload, target).save(kernel.case)
         (point,) = schedule_space(workload, target).sample(1, rng)
         kernel.build = Build(target=target, what=OperatorAt(workload, point), path=kernel.library)
         asked.append((kernel, pool.build(kernel.build, _TIMEOUT_S)))

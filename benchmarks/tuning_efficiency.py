@@ -203,9 +203,9 @@ def run_metaschedule(
 
 def time_library(workload: Workload, library: Path, target: HardwareTarget, around: Surroundings, case: Path) -> Any:
     """The worker's answer for a compiled operator, checked and timed as a candidate is."""
-    from chanas.compiler.cpu.reference import operator_case
+    from chanas.compiler.cases import operator_case
 
-    operator_case(workload, target.vector_lanes).save(case)
+    operator_case(workload, target).save(case)
     settings = TimingSettings(cold_bytes=around.weight_bytes, code_copies=around.num_blocks)
     with WorkerPool(target) as pool:
         return pool.measure(Measure(library=library, case=case, settings=settings), 60.0).result()

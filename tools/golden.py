@@ -23,11 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import backend_of, schedule_space
+from chanas.compiler.backends import backend_of, schedule_operator, schedule_space
 from chanas.compiler.cpu.blocks import schedule_packed_operator
-from chanas.compiler.cpu.families import schedule_operator
 from chanas.compiler.cpu.module import program_module
-from chanas.compiler.cuda.families import schedule_gpu_operator
 from chanas.compiler.program import Program
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, sample
@@ -35,8 +33,8 @@ from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget, gpu_in_dtype
 from chanas.devices.target_files import arch_target
 from chanas.errors import ScheduleError
-from chanas.network.folding import pack_operator
 from chanas.operators.keys import workload_of_key
+from chanas.operators.layout import layout_of
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.schema import migrate
@@ -144,7 +142,7 @@ def programs() -> Digests:
     for i, (name, target, workload) in enumerate(gpu_cases()):
         if i % _EVERY == 0:
             for point in some_points(target, workload):
-                text = schedule_gpu_operator(workload, point, target).script()
+                text = schedule_operator(workload, point, target).script()
                 yield f"program {name} {workload.key} {list(point)}", digest(text)
 
 
@@ -155,7 +153,7 @@ def weights() -> Digests:
             rng, axes = np.random.default_rng(0), workload.axes
             shape = (workload.out_channels, workload.channels_per_group, axes[0].kernel, axes[1].kernel)
             weight, bias = (rng.standard_normal(s, dtype=np.float32) for s in (shape, shape[:1]))
-            packed = pack_operator(workload, weight, bias, target.vector_lanes)
+            packed = layout_of(target).pack_parameters(workload, weight, bias)
             yield f"weights {name} {workload.key}", digest([(p.shape, p.dtype, p.tobytes()) for p in packed])
 
 

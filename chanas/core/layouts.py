@@ -11,7 +11,6 @@ def num_blocks(channels: int, lanes: int) -> int:
     return -(-channels // lanes)
 
 
-def num_rows(size: int, batch: int = 1) -> int:
-    """Rows that a batch of square maps has in a GPU's memory: their pixels, from 8 on rounded up to a multiple of 8."""
-    pixels = batch * size**2
+def num_rows(pixels: int) -> int:
+    """Rows that maps of so many pixels together have in a GPU's memory: from 8 on rounded up to a multiple of 8."""
     return pixels if pixels < _ROW_MULTIPLE else -(-pixels // _ROW_MULTIPLE) * _ROW_MULTIPLE

@@ -12,8 +12,6 @@ import numpy as np
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
 from chanas.compiler.c_toolchain import find_c_toolchain
-from chanas.compiler.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
-from chanas.compiler.cpu.shapes import input_shape, output_shape
 from chanas.compiler.cpu.static_library import Kernels, aligned
 from chanas.compiler.linkers import TOOLS, Tools
 from chanas.compiler.space import Point
@@ -39,13 +37,13 @@ from chanas.export.trials import Check, RunExample, find_runner, largest_error, 
 from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import pack_block, split_tensors
+from chanas.operators.layout import input_shape, layout_of, output_shape
+from chanas.operators.precision import precision_of
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.tuning.default_points import default_points
 
 _TITLE = "An image classifier"
 _CHECKED_IMAGES = 4
-_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "bfloat16": BFLOAT16_NETWORK_TOLERANCE}
-_ITEM_BYTES = {"float32": 4, "uint16": 2}
 
 _BUFFERS = """\
     /* Blocks write to these two in turns, and read what the one before them wrote. */
@@ -145,7 +143,7 @@ def _write_weights(bundle: CoDesign, target: HardwareTarget, path: Path) -> list
     parts = split_tensors(bundle.tensors, len(bundle.blocks))
     with open(path, "wb") as file:
         for block, tensors in zip(bundle.blocks, parts, strict=True):
-            packed = pack_block(block, tensors, target.vector_lanes, target.dtype).tobytes()
+            packed = b"".join(p.tobytes() for p in pack_block(block, tensors, layout_of(target), target.dtype))
             file.write(packed.ljust(aligned(len(packed)), b"\0"))
             offsets.append(offsets[-1] + aligned(len(packed)))
     return offsets
@@ -153,12 +151,12 @@ def _write_weights(bundle: CoDesign, target: HardwareTarget, path: Path) -> list
 
 def _buffer_bytes(blocks: Sequence[BlockConfig], target: HardwareTarget) -> tuple[int, int]:
     """Bytes of what blocks 0, 2, 4, … write to; of what the others write to and a copy of the image lies in."""
-    lanes, sizes = target.vector_lanes, [0, 0]
+    layout, sizes = layout_of(target), [0, 0]
     image = block_workloads(blocks[0], target.dtype)[0]
-    sizes[1] = math.prod(input_shape(image, lanes)) * _ITEM_BYTES[image.input_storage]
+    sizes[1] = math.prod(input_shape(image, layout)) * image.input_precision.item_bytes
     for i, block in enumerate(blocks):
         last = block_workloads(block, target.dtype)[-1]
-        output = math.prod(output_shape(last, lanes)) * _ITEM_BYTES[last.output_storage]
+        output = math.prod(output_shape(last, layout)) * last.output_precision.item_bytes
         sizes[i % 2] = max(sizes[i % 2], output)
     return aligned(sizes[0]), aligned(sizes[1])
 
@@ -214,4 +212,6 @@ def _check(bundle: CoDesign, schedules: Schedules, program: Path, run: RunExampl
         yield largest_error(np.array(rows, dtype=np.float32).reshape(expected.shape), expected)
 
     runner = find_runner(target, schedules.why_not)
-    return try_example(program, runner, errors, tried, ("logits", "PyTorch's"), _TOLERANCE[target.dtype])
+    return try_example(
+        program, runner, errors, tried, ("logits", "PyTorch's"), precision_of(target.dtype).network_tolerance
+    )

@@ -14,7 +14,6 @@ from safetensors import safe_open
 
 from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
 from chanas.compiler.c_toolchain import find_c_toolchain
-from chanas.compiler.cases import FLOAT32_TOLERANCE
 from chanas.compiler.cpu.call_list import CallList, Place
 from chanas.compiler.cpu.static_library import aligned
 from chanas.compiler.linkers import TOOLS, Tools
@@ -39,6 +38,7 @@ from chanas.export.signature import TYPES, Tensor, signature
 from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
+from chanas.operators.precision import FLOAT32
 
 _TITLE = "A neural network"
 _MOST_BYTES = (1 << 31) - (1 << 26)
@@ -286,4 +286,4 @@ def _check(network: TunedNetwork, schedules: Schedules, example: Example, run: R
 
     runner = find_runner(schedules.target, schedules.why_not)
     tried, result = f"{_NUM_CHECKS} sets of random inputs", ("outputs", "module.so's")
-    return try_example(example.program, runner, errors, tried, result, FLOAT32_TOLERANCE)
+    return try_example(example.program, runner, errors, tried, result, FLOAT32.operator_tolerance)

@@ -32,8 +32,8 @@ from chanas.errors import ChanasError, CheckpointError, DataError, TargetError
 from chanas.files.writing import file_digest
 from chanas.measuring.messages import Build, NetworkAt
 from chanas.measuring.worker.compiler import Compiler
-from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
+from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import block_points
 from chanas.workflows.searching.agreement import check_module
 

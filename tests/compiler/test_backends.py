@@ -12,9 +12,9 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
-from chanas.bundle.runtimes import RUNTIMES
-from chanas.compiler.backends import BACKENDS, Backend, backend_of, case_of
-from chanas.compiler.cases import random_network
+from chanas.bundle.runtimes import RUNTIMES, packed_parameters
+from chanas.compiler.backends import BACKENDS, Backend, backend_of, schedule_space
+from chanas.compiler.cases import case_of, network_case, random_network
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.measuring.checks.target_check import small_block
@@ -48,7 +48,7 @@ def test_the_operators_of_a_block_have_points_with_features(target: HardwareTarg
     backend, rng = backend_of(target), np.random.default_rng(0)
     lengths = set()
     for workload in device_workloads(small_block(), target):
-        space = backend.space(workload, target)
+        space = schedule_space(workload, target)
         features = backend.features(space, space.groups(space.sample(1, rng)[0]), target)
         assert np.isfinite(features).all()
         lengths.add(len(features))
@@ -66,11 +66,11 @@ def test_a_network_has_the_arguments_of_its_blocks(target: HardwareTarget, tmp_p
     """Packed weights are the same whether a block is timed alone or in a network."""
     blocks = NANO.smallest.blocks(NANO, NUM_CLASSES)
     job = NetworkJob(blocks, *random_network(blocks, seed=0, batch=target.batch), tmp_path / "network.so")
-    case = backend_of(target).network_case(job.blocks, job.parameters, job.images, job.logits, target)
+    case = network_case(job.blocks, job.parameters, job.images, job.logits, target)
     alone = [case_of(block, target) for block in blocks]
     shapes = [c.arguments[i].shape for c in alone for i in c.weights]
     assert [case.arguments[i].shape for i in case.weights] == shapes
-    packed = RUNTIMES[target.kind].pack(blocks, job.parameters, target)
+    packed = packed_parameters(blocks, job.parameters, target)
     for in_case, in_bundle in zip((case.arguments[i] for i in case.weights), packed, strict=True):
         np.testing.assert_array_equal(in_case, in_bundle)
 

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import BACKENDS, schedule_space
-from chanas.compiler.cases import ReferenceCase, random_network
-from chanas.compiler.cpu.reference import block_case, operator_case
+from chanas.compiler.cases import ReferenceCase, block_case, operator_case, random_network
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
 from chanas.core.codec import to_json
@@ -175,10 +174,10 @@ class Workbench:
         """An operator at a point or a block at one point per operator, by default against its own reference case."""
         library = self.path(".so")
         if isinstance(what, Workload):
-            case = case or operator_case(what, target.vector_lanes)
+            case = case or operator_case(what, target)
             built: What = OperatorAt(what, points)
         else:
-            case = case or block_case(what, target.vector_lanes, target.dtype)
+            case = case or block_case(what, target)
             built = BlockAt(what, points)
         return Candidate(
             token=self._count, what=built, target=target, library=library, case=self.save(case), settings=QUICK

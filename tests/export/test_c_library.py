@@ -34,8 +34,8 @@ from chanas.measuring.checks.qemu import emulator_program
 from chanas.measuring.messages import Build, NetworkAt
 from chanas.measuring.worker.compiler import Compiler
 from chanas.network import folding
-from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
+from chanas.operators.precision import Array
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.tables.networks import block_points
 from chanas.prescheduler.tuning import default_points
@@ -399,7 +399,9 @@ def test_a_program_that_computes_something_else_is_not_written(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = folding.pack_block
-    monkeypatch.setattr(c_export, "pack_block", lambda *arguments: packed(*arguments) * np.float32(1.5))
+    monkeypatch.setattr(
+        c_export, "pack_block", lambda *arguments: [part * np.float32(1.5) for part in packed(*arguments)]
+    )
     with pytest.raises(MeasureError, match=r"logits are .* away from PyTorch's; nothing was written"):
         export(bundle, tmp_path / "net")
     assert list(tmp_path.iterdir()) == []

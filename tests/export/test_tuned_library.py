@@ -30,7 +30,7 @@ from chanas.export.folders import Exported
 from chanas.export.trials import Check, run_example
 from chanas.export.tuned_library import check_size, export_tuned
 from chanas.models.sources.opening import open_model
-from chanas.network.folding import Array
+from chanas.operators.precision import Array
 
 from .test_c_library import HAS_COMPILER, PI, build, line_of_the_readme, needs_compiler
 from .test_c_library import narrow as narrow

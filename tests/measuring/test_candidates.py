@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cpu.reference import operator_case
+from chanas.compiler.cases import operator_case
 from chanas.measuring.candidates import Candidate, CandidatePipeline, time_in_rounds
 from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.messages import Answer, ErrorKind, Outcome, WorkerError
@@ -50,7 +50,7 @@ class WatchedPool:
 def test_outcomes_are_the_same_whether_builds_overlap_with_timing_or_not(
     workbench: Workbench, pool: WorkerPool, overlap: bool
 ) -> None:
-    wrong = operator_case(WORKLOAD, HOST.vector_lanes)
+    wrong = operator_case(WORKLOAD, HOST)
     wrong.expected[0] += 1.0
     candidates = [
         workbench.candidate(WORKLOAD, POINTS[0]),

@@ -104,14 +104,14 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
     """Arrays between steps, and rows of logits: nine images have spare ones."""
     from tvm import relax
 
-    from chanas.compiler.cuda.families import gpu_space
+    from chanas.compiler.backends import schedule_space
     from chanas.compiler.cuda.graph import network_program
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     target, rng = in_batches(gpu_in_dtype(GPU, dtype), batch), np.random.default_rng(1)
     (architecture,) = decode(space, sample(space, 1, rng))
     blocks = architecture.blocks(space, NUM_CLASSES)
-    points = [[gpu_space(w, target).sample(1, rng)[0] for w in device_workloads(b, target)] for b in blocks]
+    points = [[schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(b, target)] for b in blocks]
     found: list[int] = []
 
     def visit(call: Any) -> None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chanas.compiler.cpu.batches import NO_PARTS, over_images
-from chanas.compiler.cpu.families import apply_point, compute, family_of, flatten_output
-from chanas.compiler.cpu.shapes import Shape, Shapes, extra_shapes, input_shape
+from chanas.compiler.cpu.families import apply_point, compute, flatten_output, stages_of
 from chanas.compiler.program import Part
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.layout import Blocks, Layout, Shape, layout_of, operator_inputs
 from chanas.operators.steps import Step, block_steps, block_workloads
 from chanas.operators.workload import Workload, extra_names
 
@@ -28,11 +28,11 @@ from chanas.operators.workload import Workload, extra_names
 def num_block_parameters(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
     """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
     workloads = block_workloads(block, dtype)
-    return sum(math.prod(shape) for workload in workloads for shape in _parameter_shapes(workload, lanes))
+    return sum(math.prod(shape) for workload in workloads for shape in _parameter_shapes(workload, Blocks(lanes)))
 
 
-def _parameter_shapes(workload: Workload, lanes: int) -> Shapes:
-    return family_of(workload).parameter_shapes(workload, lanes)
+def _parameter_shapes(workload: Workload, layout: Layout) -> list[Shape]:
+    return [parameter.shape for parameter in layout.parameters(workload)]
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,16 @@ def _schedule_steps(
     steps: Sequence[Step], points: Sequence[Point], target: HardwareTarget, parts: Mapping[int, Part]
 ) -> Any:
     """Steps as one function. The first of them reads all values that come from elsewhere; the others are numbered after
-    these. What a family completes (`Family.complete`) has to stand alone."""
+    these. What a family completes (`Stages.complete`) has to stand alone."""
     from tvm import s_tir, te
 
-    lanes, num_images = target.vector_lanes, steps[0].workload.batch
+    lanes, layout, num_images = target.vector_lanes, layout_of(target), steps[0].workload.batch
     workloads = [replace(step.workload, batch=1) for step in steps]
     first, last = workloads[0], workloads[-1]
-    inputs = {"x": input_shape(first, lanes), **dict(zip(extra_names(first), extra_shapes(first, lanes), strict=True))}
-    x, *extras = (te.placeholder(shape, first.input_storage, name=name) for name, shape in inputs.items())
-    shapes = [_parameter_shapes(workload, lanes) for workload in workloads]
+    shapes = [_parameter_shapes(workload, layout) for workload in workloads]
+    given, *rest = operator_inputs(first, layout)
+    inputs = (given, *rest[len(shapes[0]) :])
+    x, *extras = (te.placeholder(argument.shape, argument.dtype, name=argument.name) for argument in inputs)
     num_parameters = sum(math.prod(shape) for own in shapes for shape in own)
     packed = te.placeholder((num_parameters,), name="parameters")
     values, views = [x, *extras], iter(_views(packed, [shape for own in shapes for shape in own]))
@@ -106,5 +107,6 @@ def _schedule_steps(
     for i, (workload, point) in enumerate(zip(workloads, points, strict=True)):
         apply_point(sch, workload, point, target, f"op{i}_")
     flatten_output(sch, last, f"op{len(steps) - 1}_")
-    function = family_of(last).complete(sch.mod["main"], last, lanes)
+    function, complete = sch.mod["main"], stages_of(last).complete
+    function = function if complete is None else complete(function, last, lanes)
     return over_images(function, num_images, (1,) if num_parameters else (), parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chanas.compiler.cpu.bf16_intrinsics import register_bf16
+from chanas.compiler.cpu.arithmetic import register_bf16
 from chanas.compiler.cpu.lanes import register_lanes
 from chanas.compiler.expressions import register_bounds
 

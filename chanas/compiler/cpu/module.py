@@ -14,7 +14,6 @@ import numpy as np
 from chanas.compiler.cpu.batches import copying, take_part
 from chanas.compiler.cpu.blocks import num_block_parameters, schedule_block, schedule_packed_operator
 from chanas.compiler.cpu.generic import OPAQUE, schedule_generic
-from chanas.compiler.cpu.shapes import input_shape, output_shape
 from chanas.compiler.program import (
     Array,
     MapView,
@@ -29,7 +28,7 @@ from chanas.compiler.program import (
 )
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
-from chanas.network.folding import pack_operator
+from chanas.operators.layout import Blocks, input_shape, output_shape
 from chanas.operators.workload import Workload
 
 Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
@@ -111,7 +110,7 @@ class _Emission:
                 if weight is None or bias is None:
                     return []
                 workload, _ = self.chosen[operation.choices]
-                parts = pack_operator(workload, weight, bias, self.lanes)
+                parts = Blocks(self.lanes).pack_parameters(workload, weight, bias)
                 return [self._parameter(np.concatenate([part.ravel() for part in parts]))]
         return [self._parameter(read) for read in operation.reads if not isinstance(read, int)]
 
@@ -182,7 +181,7 @@ class _Emission:
             function = schedule_packed_operator(workload, point, self.target, parts)
             variant = sum(k[0] == tuned for k in self.functions)
             self.functions[key] = self._add(function, f"tuned{tuned}_{variant}" if variant else f"tuned{tuned}")
-        result = relax.TensorType(output_shape(workload, self.lanes), workload.output_storage)
+        result = relax.TensorType(output_shape(workload, Blocks(self.lanes)), workload.output_storage)
         return self._call(self.functions[key], [reads[0], *own, *reads[1:]], result, at)
 
     def _arguments(
@@ -195,7 +194,7 @@ class _Emission:
         reads, parts = [], dict[int, Part]()
         for position, read in enumerate(operation.reads):
             at, value = self.program.parts.get(read), self.program.value(read)
-            shape = input_shape(workload, self.lanes) if position == 0 else value.memory_shape(self.lanes)
+            shape = input_shape(workload, Blocks(self.lanes)) if position == 0 else value.memory_shape(self.lanes)
             if self.values[read] is None and at is not None and value.memory_shape(self.lanes) == shape:
                 reads.append(self._memory(at))
                 if (at.place.first, at.place.blocks) != (0, value.blocks(self.lanes)):

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from chanas.compiler.cpu.points import (
@@ -31,6 +31,7 @@ from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.grouped import abreast
+from chanas.operators.precision import BFLOAT16, FLOAT32
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -50,17 +51,21 @@ _CHANNELS, _PIXELS = LoopOrder.CHANNELS_OUTSIDE, LoopOrder.PIXELS_OUTSIDE
 _RESERVED_REGISTERS = 4
 # The same where all operands are loaded and counted: loads come earlier than they are needed.
 _RESERVED_BESIDE_OPERANDS = 2
+# The same of 1×1 convolutions in bfloat16, beside the weights of a tile.
+_RESERVED_BESIDE_WEIGHTS = 1
 # Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
 _MAX_UNROLLED_REDUCTION = 16
 
 # Fewer sums than these can't hide the latency of a multiply-add; where a map allows no more, it is what there is.
 _MIN_ACCUMULATORS = 8
+# The same of dot products, each of which waits for the one before it for six cycles.
+_MIN_DOT_PRODUCTS = 6
 # Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
 _MAX_WRITTEN_OUT = 352
-# The same for 1×1 and depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the
-# tiles among which the best ones were, of samples of 48 points of 13 and 32 points of 17 workloads on Zen 4.
-_MAX_WRITTEN_OUT_POINTWISE, _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 128, 7, 4
-_MAX_WRITTEN_OUT_HALF_BLOCK = 64
+# The same for depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the tiles
+# among which the best ones were, here and of 1×1 convolutions, of samples of 48 points of 13 and 32 points of 17
+# workloads on Zen 4.
+_MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 7, 4
 _MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
 # Loads for each multiply-add where inputs are loaded as vectors too: cores have at least half as many load units as
 # multiply-add units. Where no tile is that frugal, those near the most frugal one.
@@ -141,16 +146,81 @@ def _padding_choice(workload: Workload) -> Coordinate:
     return Coordinate.choice("pad_at", Padding.AT_FIRST, *(() if has_gaps else (Padding.BY_BAND,)))
 
 
+def _fitting(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks whose sums fit in registers."""
+    limit = max_accumulators(target)
+    return frozenset((m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit)
+
+
+def _filling(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow.
+
+    All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds. Short vectors have their
+    own rule (`_allowed`).
+    """
+    fitting = _fitting(pixels, blocks, target)
+    if _by_lane(target):
+        return fitting
+    fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
+    tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
+    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
+    return frozenset((m, n) for m, n in tall if m * n >= smallest)
+
+
+def _square(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks whose sums and weights fit in registers: all of them for a map of one pixel.
+
+    Else, where there are such, those of at least two pixels and two blocks (what is loaded is used twice: with one
+    block a kernel reaches three quarters of the peak, with one pixel half) and enough sums to hide a dot product's
+    latency.
+    """
+    registers = target.num_vector_registers - _RESERVED_BESIDE_WEIGHTS
+    fitting = {(m[-1], n[-1]) for m in pixels.options for n in blocks.options if (m[-1] + 1) * n[-1] <= registers}
+    if fitting and max(m for m, _ in fitting) == 1:
+        return frozenset(fitting)
+    square = {(m, n) for m, n in fitting if m > 1 and n > 1} or fitting
+    smallest = min(_MIN_DOT_PRODUCTS, max(m * n for m, n in square))
+    return frozenset((m, n) for m, n in square if m * n >= smallest)
+
+
+class _Limits(NamedTuple):
+    """Limits of the 1×1 convolutions of a precision.
+
+    steps              words of input channels that are written out
+    written_out        multiply-adds, or dot products, in one loop body; longer ones cost much time to compile and gain
+                       under 1 %
+    in_half_blocks     the same where the last channel block is half empty
+    tiles              tiles that are worth a try, of pixels, of channel blocks and on a target
+    """
+
+    steps: int
+    written_out: int
+    in_half_blocks: int
+    tiles: Callable[[Coordinate, Coordinate, HardwareTarget], frozenset[tuple[int, int]]]
+
+
+_POINTWISE_LIMITS = {
+    FLOAT32: _Limits(_MAX_UNROLLED_REDUCTION, 128, 64, _filling),
+    BFLOAT16: _Limits(8, 224, 224, _square),
+}
+
+
 def pointwise(
     workload: Workload, target: HardwareTarget
 ) -> ScheduleSpace[PointwisePoint] | ScheduleSpace[HalfBlockPoint]:
+    """Tiles of pixels and channel blocks, words of input channels written out, loop order, and where a gate is
+    applied."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
-    most_steps = lanes if _by_lane(target) else _MAX_UNROLLED_REDUCTION  # one loaded vector's
-    k_options = tuple(
-        (o, i) for o, i in factorisations(workload.in_channels, 2, most_steps) if lanes % i == 0 or i % lanes == 0
-    )
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
+    limits, per_word = _POINTWISE_LIMITS[workload.input_precision], workload.input_precision.per_word
+    most_steps = lanes if _by_lane(target) else limits.steps  # one loaded vector's
+    words = lanes // per_word
+    k_options = tuple(
+        (o, i)
+        for o, i in factorisations(-(-workload.in_channels // per_word), 2, most_steps)
+        if words % i == 0 or i % words == 0
+    )
     coordinates = (
         Coordinate.split("m", workload.output_pixels, innermost_max=limit),
         Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
@@ -159,12 +229,11 @@ def pointwise(
         *parallel_choice(target, 1, 2),
         *scale_choice(workload),
     )
-    find = _fitting if _by_lane(target) else _tiles
     tiles = {
         Tile(m, n, k, m)
-        for m, n in find(coordinates[0], coordinates[1], limit)
+        for m, n in limits.tiles(coordinates[0], coordinates[1], target)
         for _, k in k_options
-        if m * n * k <= max(_MAX_WRITTEN_OUT_POINTWISE, m * n)
+        if m * n * k <= max(limits.written_out, m * n)
     }
     allowed = _allowed(tiles, target)
 
@@ -176,29 +245,19 @@ def pointwise(
     return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
 
 
-def _fitting(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
-    """Tiles of pixels times channel blocks with at most `limit` sums."""
-    return frozenset((m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit)
-
-
-def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
-    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow.
-
-    All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds.
-    """
-    fitting = _fitting(pixels, blocks, limit)
-    fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
-    tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
-    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
-    return frozenset((m, n) for m, n in tall if m * n >= smallest)
-
-
 def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
     """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
-    lanes, limit = target.vector_lanes, max_accumulators(target)
-    full = num_blocks(workload.out_channels, lanes) - 1
-    pairs = workload.in_channels // 2
-    k_options = tuple((o, i) for o, i in factorisations(pairs, 2, _MAX_UNROLLED_REDUCTION // 2) if lanes // 2 % i == 0)
+    lanes, limit, limits = (
+        target.vector_lanes,
+        max_accumulators(target),
+        _POINTWISE_LIMITS[workload.input_precision],
+    )
+    full, at_once = num_blocks(workload.out_channels, lanes) - 1, 2 * workload.input_precision.per_word
+    k_options = tuple(
+        (o, i)
+        for o, i in factorisations(workload.in_channels // at_once, 2, limits.steps // 2)
+        if lanes // at_once % i == 0
+    )
     coordinates = (
         Coordinate.split("m", workload.output_pixels, innermost_max=limit),
         Coordinate.split("n", full, innermost_max=limit),
@@ -206,11 +265,11 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
         *parallel_choice(target, 1),
         *scale_choice(workload),
     )
-    tiles = _tiles(coordinates[0], coordinates[1], limit)
+    tiles = limits.tiles(coordinates[0], coordinates[1], target)
 
     def legal(p: HalfBlockPoint) -> bool:
         tile = (p.m.inner, p.n.inner)
-        return tile in tiles and math.prod(tile) * 2 * p.k.inner <= _MAX_WRITTEN_OUT_HALF_BLOCK
+        return tile in tiles and math.prod(tile) * 2 * p.k.inner <= limits.in_half_blocks
 
     return ScheduleSpace(workload, coordinates, HalfBlockPoint, legal)
 

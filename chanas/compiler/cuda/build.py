@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from chanas.compiler.cuda.families import schedule_gpu_operator
+from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.ir import OWN_BARRIERS
 from chanas.compiler.cuda.nvrtc import GPUCompileError, KernelFigures, compile_cubin
 from chanas.compiler.space import Point
@@ -216,5 +216,5 @@ def build_kernel(workload: Workload, point: Point, target: HardwareTarget, arch:
         ScheduleError: the point is not in the workload's space.
         GPUCompileError: the kernel is against the GPU's limits, or the compiler does not take it.
     """
-    verified = verify(schedule_gpu_operator(workload, point, target), target)
+    verified = verify(FAMILIES.program(workload, point, target), target)
     return compile_cubin(cuda_source(verified, target), arch)

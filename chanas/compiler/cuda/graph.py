@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chanas.compiler.cuda.families import schedule_gpu_operator
+from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.operators import output_shape
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
@@ -149,7 +149,7 @@ class _Program:
     def __init__(self, launches: Sequence[Launch], num_inputs: int, target: HardwareTarget) -> None:
         self.launches, self.num_inputs = tuple(launches), num_inputs
         distinct = dict.fromkeys((launch.workload, launch.point) for launch in launches)
-        self.kernels = {key: schedule_gpu_operator(*key, target) for key in distinct}
+        self.kernels = {key: FAMILIES.program(*key, target) for key in distinct}
 
     def arguments(self, launch: Launch) -> tuple[_Array, list[_Array], list[_Array], _Array]:
         """Input, weights and bias (as far as there are), gate and residual (as far as there are), output."""

@@ -52,13 +52,14 @@ def build(request: Build) -> Any:
     block for a C library it has `workspace_bytes`, which it takes inside, and `features` of LLVM that it may use; about
     a module for one it is a `CallList`.
     """
-    from chanas.compiler.cpu import blocks, call_list, families, static_library, untuned
+    from chanas.compiler.backends import schedule_operator
+    from chanas.compiler.cpu import blocks, call_list, static_library, untuned
     from chanas.compiler.cpu import build as cpu_build
 
     target, path, name = request.target, request.path, request.name
     match request.what, request.form:
         case OperatorAt(workload, point), "library":
-            cpu_build.build_function(families.schedule_operator(workload, point, target), target, path)
+            cpu_build.build_function(schedule_operator(workload, point, target), target, path)
             return code_of(path)
         case OperatorsAt(), "library":
             build_each(request, build)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chanas.compiler.cases import relative_error
 from chanas.devices.timing import Call, Clock, time_calls, time_in_turns
 from chanas.measuring.messages import Answer, Measure, Timing, WorkerError
-from chanas.network.bfloat16 import from_bits
+from chanas.operators.precision import from_bits
 
 _NAN_BITS = 0x7FC0
 """NaN as a bfloat16."""

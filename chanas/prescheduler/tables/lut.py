@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import backend_of, case_of
-from chanas.compiler.cases import mean_network_weight_bytes
+from chanas.compiler.backends import backend_of
+from chanas.compiler.cases import case_of, mean_network_weight_bytes
 from chanas.compiler.space import Point
 from chanas.core import genome
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace

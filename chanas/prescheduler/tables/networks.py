@@ -12,7 +12,7 @@ from pathlib import Path
 
 import chanas
 from chanas.compiler.backends import backend_of
-from chanas.compiler.cases import ReferenceCase
+from chanas.compiler.cases import ReferenceCase, network_case
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
@@ -23,7 +23,7 @@ from chanas.errors import LUTError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.measuring.local.pool import OpenPool, Pool, open_workers
 from chanas.measuring.messages import NetworkAt, Outcome
-from chanas.network.folding import Array
+from chanas.operators.precision import Array
 from chanas.prescheduler.tables.untried import replace_failing
 
 # Short rounds tell more than a third as many of 15 repeats, which take as long: what disturbs outlasts either.
@@ -94,7 +94,7 @@ def _case(job: NetworkJob, target: HardwareTarget) -> ReferenceCase:
             f"expected at least {target.batch} images of a network for {target.name}, got {len(job.images)}"
         )
     images, logits = job.images[: target.batch], job.logits[: target.batch]
-    return backend_of(target).network_case(job.blocks, job.parameters, images, logits, target)
+    return network_case(job.blocks, job.parameters, images, logits, target)
 
 
 def compile_networks(

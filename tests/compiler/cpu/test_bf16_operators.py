@@ -11,14 +11,14 @@ import pytest
 from fast_cases import fast, slow
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import BFLOAT16_OPERATOR_TOLERANCE
-from chanas.compiler.cpu.reference import block_case, operator_case
+from chanas.compiler.cases import block_case, operator_case
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ScheduleError, TargetError
 from chanas.measuring.local.pool import WorkerPool
 from chanas.operators.epilogues import Epilogue
+from chanas.operators.precision import BFLOAT16
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.tables.networks import compile_networks
@@ -140,8 +140,8 @@ def test_every_point_survives_the_way_through_its_names(seed: int) -> None:
 
 @pytest.mark.parametrize("workload", [*PLAIN.values(), *EDGES], ids=lambda w: w.key)
 def test_a_case_is_stored_as_its_operator_reads_it(workload: Workload) -> None:
-    case = operator_case(workload, 16)
-    assert case.tolerance == BFLOAT16_OPERATOR_TOLERANCE
+    case = operator_case(workload, HERE)
+    assert case.tolerance == BFLOAT16.operator_tolerance
     assert case.arguments[0].dtype == workload.input_storage
     assert case.expected.dtype == workload.output_storage
     assert all(case.arguments[i].dtype == np.float32 for i in case.weights)
@@ -149,7 +149,7 @@ def test_a_case_is_stored_as_its_operator_reads_it(workload: Workload) -> None:
 
 def test_a_block_of_bfloat16_has_fewer_parameters() -> None:
     block = BLOCKS[3]
-    plain, mine = block_case(block, 16), block_case(block, 16, DTYPE)
+    plain, mine = block_case(block, dataclasses.replace(HERE, dtype="float32")), block_case(block, HERE)
     assert mine.weight_bytes < 0.6 * plain.weight_bytes
 
 
@@ -189,7 +189,7 @@ def test_every_epilogue_is_right(workbench: Workbench, op: Operator, epilogue: E
 def test_nan_and_infinity_go_through_as_in_pytorch(workbench: Workbench, op: Operator, epilogue: Epilogue) -> None:
     workload = Workload(op, 4, 32, 32, epilogue="none" if op == "pool" else epilogue, dtype=DTYPE)
     point = schedule_space(workload, HERE).middle
-    cases = [operator_case(workload, HERE.vector_lanes, odd) for odd in ((np.nan, -np.nan), (np.inf,), (-np.inf,))]
+    cases = [operator_case(workload, HERE, odd) for odd in ((np.nan, -np.nan), (np.inf,), (-np.inf,))]
     outcomes = workbench.run(workbench.candidate(workload, point, HERE, case) for case in cases)
     assert [o.error for o in outcomes if o.error] == []
 
@@ -213,7 +213,7 @@ def test_a_block_is_right(workbench: Workbench, block: BlockConfig, rng: np.rand
 
 @needs_instructions
 def test_a_wrong_result_is_noticed(workbench: Workbench) -> None:
-    case = operator_case(PLAIN["pointwise"], 16)
+    case = operator_case(PLAIN["pointwise"], HERE)
     expected = case.expected.copy()
     expected[0, 0, 0] ^= 0x8000  # another sign
     point = schedule_space(PLAIN["pointwise"], HERE).points[0]

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, tirx
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cpu.families import schedule_operator
+from chanas.compiler.backends import schedule_operator, schedule_space
 from chanas.compiler.cpu.space import pointwise
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError

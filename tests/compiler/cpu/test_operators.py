@@ -14,7 +14,7 @@ import pytest
 from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cpu.reference import operator_case
+from chanas.compiler.cases import operator_case
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.measuring.local.pool import WorkerPool
@@ -186,7 +186,7 @@ def test_nan_and_infinity_go_through_as_in_pytorch(
     # the library that PyTorch calls for gelu in float32 makes NaN of infinity
     infinite = [] if workload.epilogue == "gelu" else [(np.inf,), (-np.inf,)]
     points = schedule_space(workload, HOST).sample(2, rng)
-    cases = [operator_case(workload, HOST.vector_lanes, odd) for odd in ((np.nan, -np.nan), *infinite)]
+    cases = [operator_case(workload, HOST, odd) for odd in ((np.nan, -np.nan), *infinite)]
     outcomes = workbench.run(workbench.candidate(workload, p, HOST, case) for p in points for case in cases)
     assert [o.error for o in outcomes if o.error] == []
     assert all(np.isnan(case.expected).sum() > 0 for case in cases[:1])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
 from chanas.compiler.linkers import find_linker
 from chanas.core.target import this_machine
@@ -42,7 +42,7 @@ def test_a_library_for_a_gpu_elsewhere_holds_its_machine_code(
         pytest.skip(f"no linker for {machine} is installed")
     target = dataclasses.replace(GPU, mcpu="generic", mtriple=f"{machine}-linux-gnu")
     library = tmp_path / "kernel.so"
-    (point,) = gpu_space(WORKLOADS[1], GPU).sample(1, np.random.default_rng(0))
+    (point,) = schedule_space(WORKLOADS[1], GPU).sample(1, np.random.default_rng(0))
     build = Build(target=target, what=OperatorAt(WORKLOADS[1], point), path=library)
     assert worker.call(build, 120.0).error is None
     content = library.read_bytes()

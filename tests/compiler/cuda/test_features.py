@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.space import GPUSpace
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
@@ -17,12 +17,12 @@ from ..cuda_cases import GPU, WORKLOADS, key
 
 
 def space_of(workload: Workload) -> GPUSpace:
-    return gpu_space(workload, GPU)
+    return schedule_space(workload, GPU)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=key)
 def test_features_are_finite_and_tell_points_apart(workload: Workload) -> None:
-    space = gpu_space(workload, GPU)
+    space = schedule_space(workload, GPU)
     points = space.sample(20, np.random.default_rng(0))
     x = features(space, points, GPU)
     assert np.isfinite(x).all()
@@ -37,7 +37,7 @@ def test_there_are_as_many_for_every_workload() -> None:
 def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None:
     """A device that likes many threads: the model finds out."""
     workload = Workload("pointwise", 14, 64, 96)
-    space = gpu_space(workload, GPU)
+    space = schedule_space(workload, GPU)
     assert space.num_points > 4096
     config = TuneConfig(num_trials=24)
     tuner = OperatorTuner(space, GaussianProcessModel(GPU), config, [], 0)
@@ -57,8 +57,8 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
 
 
 def test_a_space_of_a_gpu_has_some_point_that_is_always_the_same() -> None:
-    space = gpu_space(WORKLOADS[1], GPU)
+    space = schedule_space(WORKLOADS[1], GPU)
     assert space.contains(space.middle)
-    assert space.middle == gpu_space(WORKLOADS[1], GPU).middle
+    assert space.middle == schedule_space(WORKLOADS[1], GPU).middle
     drawn = space.shuffled(np.random.default_rng(1))
     assert len(set(drawn)) == len(drawn) > 50

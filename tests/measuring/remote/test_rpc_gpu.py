@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from chanas import workflows
-from chanas.compiler.backends import case_of
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import case_of
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
 from chanas.core.latency import LatencyLUT
 from chanas.core.usage import Place, Usage
@@ -70,7 +70,7 @@ def test_two_gpus_time_what_is_built_here(tracker: Address, tmp_path: Path) -> N
         assert (len(held.devices), held.target.name) == (2, f"cuda@{KEY}")
         assert held.target.gpu == found().features
         case_of(workload, held.target).save(case)
-        point = gpu_space(workload, held.target).sample(1, np.random.default_rng(0))[0]
+        point = schedule_space(workload, held.target).sample(1, np.random.default_rng(0))[0]
         build = Build(target=held.target, what=OperatorAt(workload, point), path=library)
         timing = Measure(library=library, case=case, settings=TimingSettings(cold_bytes=1))
         with held.pool(held.target) as pool:

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import FLOAT32_TOLERANCE, ReferenceCase
-from chanas.compiler.cpu.reference import operator_case
+from chanas.compiler.cases import ReferenceCase, operator_case
 from chanas.core.codec import to_json
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.messages import Answer, Build, ErrorKind, Measure, OperatorAt, Ping, WorkerError
+from chanas.operators.precision import FLOAT32
 from chanas.operators.workload import Workload
 
 from ...compiler.workbench import HOST, Workbench
@@ -33,7 +33,7 @@ POINT = schedule_space(WORKLOAD, HOST).points[0]
 
 @pytest.fixture(scope="module")
 def case() -> ReferenceCase:
-    return operator_case(WORKLOAD, HOST.vector_lanes)
+    return operator_case(WORKLOAD, HOST)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_right_result_has_a_time(workbench: Workbench, library: Path, case: Re
     assert answer.error is None
     assert answer.timing.seconds > 0.0
     assert answer.timing.spread_s >= 0.0
-    assert answer.timing.max_error < FLOAT32_TOLERANCE
+    assert answer.timing.max_error < FLOAT32.operator_tolerance
 
 
 @pytest.mark.parametrize("index", [0, 17, -1])
@@ -131,7 +131,7 @@ def test_copies_of_weights_and_code_are_removed_and_change_no_result(
 ) -> None:
     before = set(library.parent.glob("*.so"))
     result = measure(workbench, library, case, **arguments).timing
-    assert result.max_error < FLOAT32_TOLERANCE
+    assert result.max_error < FLOAT32.operator_tolerance
     assert set(library.parent.glob("*.so")) == before
 
 

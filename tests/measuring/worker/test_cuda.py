@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import operator_case
 from chanas.compiler.cuda.graph import COPIES
-from chanas.compiler.cuda.reference import gpu_case
 from chanas.devices.timing import Call, TimingSettings
 from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.messages import Build, Crash, ErrorKind, Measure, OperatorAt, OperatorsAt, Ping, WorkerError
@@ -27,7 +27,7 @@ from ...compiler.workbench import plant_worker
 from ..stand_in import WORKER, StandIn, save_program
 
 WORKLOAD = WORKLOADS[1]
-POINT, OTHER = gpu_space(WORKLOAD, GPU).sample(2, np.random.default_rng(0))
+POINT, OTHER = schedule_space(WORKLOAD, GPU).sample(2, np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def gpu_pool() -> Iterator[WorkerPool]:
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("case") / "case.npz"
-    gpu_case(WORKLOAD).save(path)
+    operator_case(WORKLOAD, GPU).save(path)
     return path
 
 
@@ -61,7 +61,7 @@ def test_a_candidate_is_built_checked_and_timed(gpu_pool: WorkerPool, case: Path
 
 
 def test_several_take_turns_and_a_wrong_one_has_no_time(gpu_pool: WorkerPool, tmp_path: Path) -> None:
-    right = gpu_case(WORKLOAD)
+    right = operator_case(WORKLOAD, GPU)
     spoilt, folder = tmp_path / "spoilt.npz", tmp_path / "both"
     dataclasses.replace(right, expected=right.expected + 1.0).save(spoilt)
     points, compiled = [POINT, OTHER], [None, None]

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chanas.compiler.backends import case_of
-from chanas.compiler.cuda.families import gpu_space
+from chanas.bundle.runtimes import packed_parameters
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import case_of
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.devices.cuda_runtime import CUDADevice, compiled_network
@@ -18,7 +19,6 @@ from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.messages import BlockAt, Build, Crash, Measure, OperatorAt, Ping
-from chanas.network.folding import pack_block_rows
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
@@ -54,7 +54,7 @@ def test_operators_compute_what_pytorch_does(
     """Random points of each space; what a GPU alone has is tried here: barriers, sums over threads, machine code."""
     case = tmp_path / "case.npz"
     case_of(workload, gpu).save(case)
-    for i, point in enumerate(gpu_space(workload, gpu).sample(POINTS_EACH, np.random.default_rng(1))):
+    for i, point in enumerate(schedule_space(workload, gpu).sample(POINTS_EACH, np.random.default_rng(1))):
         library = tmp_path / f"{i}.so"
         build = Build(target=gpu, what=OperatorAt(workload, point), path=library)
         assert gpu_pool.build(build, 60.0).result().error is None
@@ -69,7 +69,7 @@ def test_blocks_compute_what_pytorch_does(
 ) -> None:
     rng, library, case = np.random.default_rng(2), tmp_path / "block.so", tmp_path / "case.npz"
     case_of(block, gpu).save(case)
-    points = [gpu_space(w, gpu).sample(1, rng)[0] for w in device_workloads(block, gpu)]
+    points = [schedule_space(w, gpu).sample(1, rng)[0] for w in device_workloads(block, gpu)]
     build = Build(target=gpu, what=BlockAt(block, points), path=library)
     assert gpu_pool.build(build, 60.0).result().error is None
     timed = gpu_pool.measure(Measure(library=library, case=case), 60.0).result()
@@ -92,9 +92,9 @@ def network(gpu: HardwareTarget, tmp_path_factory: pytest.TempPathFactory) -> Ne
     return job
 
 
-def test_a_graph_reads_each_image_anew(network: NetworkJob) -> None:
+def test_a_graph_reads_each_image_anew(gpu: HardwareTarget, network: NetworkJob) -> None:
     """Whatever was captured with the first image, the second one has logits of its own, and the first its old ones."""
-    packed = [a for b, p in zip(network.blocks, network.parameters, strict=True) for a in pack_block_rows(b, p)]
+    packed = packed_parameters(network.blocks, network.parameters, gpu)
     run = compiled_network(network.library, packed, (3, NANO.largest.resolution, NANO.largest.resolution))
     first = run(network.images[0])
     assert np.abs(first - network.logits[0]).max() < 1e-4 * max(1.0, float(np.abs(network.logits[0]).max()))
@@ -108,7 +108,7 @@ def test_each_image_of_a_batch_has_its_own_logits(gpu: HardwareTarget, tmp_path:
     job = network_job(blocks, tmp_path / "network.so", batch=9)
     (outcome,) = compile_networks(random_lut(NANO, blocks, target), target, [job], progress=False)
     assert outcome.error is None
-    packed = [a for b, p in zip(blocks, job.parameters, strict=True) for a in pack_block_rows(b, p)]
+    packed = packed_parameters(blocks, job.parameters, target)
     shape = (3, NANO.largest.resolution, NANO.largest.resolution)
     logits = compiled_network(job.library, packed, shape, batch=9)(job.images)
     assert logits.shape == job.logits.shape
@@ -119,7 +119,7 @@ def test_the_device_times_what_it_is_given(gpu: HardwareTarget, network: Network
     """Twice as many launches take longer; a flush is no part of a launch's time."""
     device = CUDADevice(gpu.l2_bytes)
     machine = device.load(network.library)
-    packed = [a for b, p in zip(network.blocks, network.parameters, strict=True) for a in pack_block_rows(b, p)]
+    packed = packed_parameters(network.blocks, network.parameters, gpu)
     image = device.tensor(network.images[0].reshape(3, -1))
     call = (machine["main"], (image, *(device.tensor(a) for a in packed), machine["new_output"]()))
     device.seconds([call] * 20, cold=False)

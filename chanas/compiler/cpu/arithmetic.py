@@ -1,8 +1,9 @@
-"""bfloat16 arithmetic in TVM: values are kept as their bits in uint16 buffers, and a few operations of ours stand for
-what AVX512_BF16 does with them.
+"""The arithmetic of each precision in tensor expressions: how numbers are loaded and stored, and what a term of a sum
+is. All sums are float32.
 
-The compiler rewrites everything of type bfloat16 to float32 early on. These operations pass through that as they are,
-are vectorised like any other, and become instructions in the last pass (`LowerIntrin`).
+bfloat16 in TVM: values are kept as their bits in uint16 buffers, and a few operations of ours stand for what
+AVX512_BF16 does with them. The compiler rewrites everything of type bfloat16 to float32 early on. These operations pass
+through that as they are, are vectorised like any other, and become instructions in the last pass (`LowerIntrin`).
 
     dot(sum, pair(a, b))   sum + a₀·b₀ + a₁·b₁, sums float32
     round(value)           bits of the nearest bfloat16, ties to even
@@ -15,13 +16,15 @@ a and b are words: a float32 that holds no number but the bits of two bfloat16, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import te, tirx
 
 from chanas.compiler.intrinsics import register_intrinsic
+from chanas.operators.precision import BFLOAT16, FLOAT32, Precision
 
 _DOT, _PAIR, _ROUND = "tirx.chanas_bf16_dot", "tirx.chanas_bf16_pair", "tirx.chanas_bf16_round"
 _ROUND_PAIR, _NEIGHBOURS = "tirx.chanas_bf16_round_pair", "tirx.chanas_bf16_neighbours"
@@ -80,14 +83,9 @@ def pair(values: Any, weights: Any) -> Any:
     return tirx.call_intrin("float32", _PAIR, values, weights)
 
 
-def broadcast_pair(low: Any, high: Any, weights: Any) -> Any:
-    """The same with two values for all lanes: bits in a buffer, where `high` is the element after `low`."""
-    register_bf16()
-    return tirx.call_intrin("float32", _PAIR, low, high, weights)
-
-
-def broadcast_quad(values: Sequence[Any], weights: Any) -> Any:
-    """The same with four values that follow one another: the first two for even lanes, the others for odd ones."""
+def broadcast(values: Sequence[Any], weights: Any) -> Any:
+    """The same with values for all lanes: two that follow one another in a buffer; or four, the first two for even
+    lanes, the others for odd ones."""
     register_bf16()
     return tirx.call_intrin("float32", _PAIR, *values, weights)
 
@@ -130,7 +128,7 @@ def widen(bits: Any) -> Any:
 
 @functools.cache
 def dot_reducer() -> Any:
-    """A reducer like `te.sum`, of terms that are `pair`s, `broadcast_pair`s or `broadcast_quad`s."""
+    """A reducer like `te.sum`, of terms that are `pair`s or `broadcast`s."""
     register_bf16()
     return te.comm_reducer(
         lambda total, term: tirx.call_intrin("float32", _DOT, total, term),
@@ -139,9 +137,63 @@ def dot_reducer() -> Any:
     )
 
 
-def import_instructions(sch: Any, loop: Any) -> None:
-    """Let the code in and around a loop of a schedule use the operations."""
-    sch.annotate(loop, "pragma_import_llvm", _LLVM)
+def _scaled_word(word: Any, gates: Sequence[Any]) -> Any:
+    """A word of two weights, each times its gate."""
+    low, high = (half * widen(gate) for half, gate in zip(halves(word), gates, strict=True))
+    return round_pair(low, high)
+
+
+# ---- of each precision -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Arithmetic:
+    """The arithmetic of a precision.
+
+    load          a number in memory as a float32
+    store         a float32 as a number in memory
+    products      a term of sums: as many values as a word has numbers, the same for all lanes, times a word of weights
+    sum           add terms over reduction axes
+    scaled        a word of weights, each times its gate in memory
+    instructions  LLVM's text of what the operations call, if they call anything
+    """
+
+    load: Callable[[Any], Any]
+    store: Callable[[Any], Any]
+    products: Callable[[Sequence[Any], Any], Any]
+    sum: Callable[..., Any]
+    scaled: Callable[[Any, Sequence[Any]], Any]
+    instructions: str | None = None
+
+    def import_instructions(self, sch: Any, loop: Any) -> None:
+        """Let the code in and around a loop of a schedule use the operations."""
+        if self.instructions is not None:
+            sch.annotate(loop, "pragma_import_llvm", self.instructions)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _product(values: Sequence[Any], weight: Any) -> Any:
+    (value,) = values
+    return value * weight
+
+
+def _scaled(weight: Any, gates: Sequence[Any]) -> Any:
+    (gate,) = gates
+    return weight * gate
+
+
+ARITHMETICS = {
+    FLOAT32: Arithmetic(_as_it_is, _as_it_is, _product, te.sum, _scaled),
+    BFLOAT16: Arithmetic(
+        widen, round_bits, broadcast, lambda term, axis: dot_reducer()(term, axis=axis), _scaled_word, _LLVM
+    ),
+}
+
+
+def arithmetic_of(precision: Precision) -> Arithmetic:
+    """The arithmetic of a precision that processors have."""
+    return ARITHMETICS[precision]
 
 
 # ---- the last pass ---------------------------------------------------------------------------------------------------
