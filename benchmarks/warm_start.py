@@ -43,9 +43,10 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_used
 from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import agree
 from chanas.prescheduler.tables.lut import surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.tuning.warm_start import agree, translate
+from chanas.prescheduler.tuning.warm_start import prior_from
 
 if TYPE_CHECKING:
     from chanas.prescheduler.records.store import TuningRecord
@@ -169,7 +170,7 @@ def priors_for(
         its = dataclasses.replace(workload, dtype=source.dtype)
         records = sorted((r for r in made[its] if r.seconds is not None), key=lambda r: r.seconds or 0.0)
         whence, space = schedule_space(its, source), measured_space(workload, tables[workload], target)
-        prior = translate(records, whence, space, source)
+        prior = prior_from(records, whence, space, (source, target))
         if prior is not None:
             found[workload] = prior
     return found

@@ -37,14 +37,13 @@ from chanas.operators.keys import workload_of_key
 from chanas.operators.layout import layout_of
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import ideas, ranked_points
 from chanas.prescheduler.records.schema import migrate
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import choose_untried, known_schedules
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
-from chanas.prescheduler.tuning.default_points import ranked_points
-from chanas.prescheduler.tuning.take_over import known_elsewhere, take_over
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
@@ -247,12 +246,12 @@ def taken_over() -> Digests:
         names = sorted(known, key=lambda w: w.key)
         tuned = {w: [TuningRecord(known[w], seconds_of(w, known[w]))] for w in names[::2]}
         for workload in names[1::2][::4]:
-            found = take_over(workload, tuned, target)
+            found = list(ideas(workload, target, tuned))
             yield f"taken over {path.stem} {workload.key}", digest(found)
         for elsewhere in ("same", "other vectors"):
             start = warm_start(target, [(path.stem, target, w) for w in names[::8]], 1, elsewhere)
             for workload in names[::8]:
-                found = [(i.point, i.seconds, i.origin) for i in known_elsewhere(workload, start, target)]
+                found = [(i.point, i.seconds, i.origin) for i in start.ideas(workload)]
                 yield f"known elsewhere {elsewhere} {path.stem} {workload.key}", digest(found)
         blocks = SearchSpace.load(lut.header.space).all_blocks(1000)[::3]
         for other, changed in (

@@ -40,7 +40,7 @@ from chanas.network.folding import pack_block, split_tensors
 from chanas.operators.layout import input_shape, layout_of, output_shape
 from chanas.operators.precision import precision_of
 from chanas.operators.steps import block_workloads
-from chanas.prescheduler.tuning.default_points import default_points
+from chanas.prescheduler.ideas import default_points
 
 _TITLE = "An image classifier"
 _CHECKED_IMAGES = 4

@@ -20,12 +20,12 @@ from chanas.measuring.canary import Canary
 from chanas.measuring.local.pool import Pool
 from chanas.measuring.worker.serve import memory_limit
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import Idea, ranked_points
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.jobs import TuningJobs, legal_records
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families, try_points
-from chanas.prescheduler.tuning.take_over import TakenOver, tune_share
+from chanas.prescheduler.tuning.share import tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
@@ -38,7 +38,7 @@ _WORKER_BYTES = 300_000_000
 """Bytes that a worker has allocated when it has loaded TVM."""
 
 DEFAULT = "default"
-"""The origin of a schedule that nobody measured: of its space the one that promises most (`default_points`)."""
+"""The origin of a schedule that nobody measured: of its space the one that promises most (`ranked_points`)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ChosenOperator:
     """An operator of a program: the one that is taken of those that compute the same, its schedule, and its time alone
     with cold weights.
 
-    taken_from  where its schedule comes from without a trial of its own: another operator (`TakenOver.origin`), or
+    taken_from  where its schedule comes from without a trial of its own: another operator (`Idea.origin`), or
                 `DEFAULT`; the seconds are a guess then
     """
 
@@ -219,7 +219,7 @@ def _counts(program: Program, workloads: Sequence[Workload]) -> np.ndarray[tuple
 def choose(
     program: Program,
     records: Mapping[Workload, Sequence[TuningRecord]],
-    taken: Mapping[Workload, TakenOver] = MappingProxyType({}),
+    taken: Mapping[Workload, Idea] = MappingProxyType({}),
 ) -> Choices:
     """The fastest of the operators that compute the same, for those of which any works; what was measured goes before
     what was taken over."""

@@ -50,7 +50,7 @@ def test_what_a_device_says_of_itself_is_followed_and_upside_down_it_is_dropped(
 
 def test_upside_down_the_fastest_is_the_slowest(warm: ModuleType) -> None:
     space = schedule_space(SMALL, CPU)
-    prior = warm.translate(list(invented(CPU).values()), space, space, CPU)
+    prior = warm.prior_from(list(invented(CPU).values()), space, space, (CPU, CPU))
     turned = warm.upside_down(prior)
     assert turned.points == prior.points[::-1]
     assert list(turned.seconds) == sorted(turned.seconds)

@@ -37,8 +37,8 @@ from chanas.network import folding
 from chanas.network.preprocess import Preprocess
 from chanas.operators.precision import Array
 from chanas.operators.steps import block_workloads
+from chanas.prescheduler import ideas
 from chanas.prescheduler.tables.networks import block_points
-from chanas.prescheduler.tuning import default_points
 
 from ..bundle.test_codesign import DOCUMENT, WEIGHTS, edit, edit_target, images, logits_of_torch
 from ..compiler.workbench import HOST, network_job, random_lut
@@ -321,7 +321,7 @@ def test_latency_and_schedules_are_those_of_the_target_that_was_asked_for(
     copy = shutil.copytree(bundle, tmp_path / "bundle")
     two = load_target("cpu", 1).to_json() | {"name": "cpu-2t", "num_threads": 2}
     document = json.loads((copy / DOCUMENT).read_text())
-    points = default_points.default_points
+    points = ideas.default_points
     blocks = CoDesign.load(copy).blocks
     schedules = []
     for block in blocks:

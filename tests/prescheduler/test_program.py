@@ -11,9 +11,9 @@ from chanas.compiler.program import Program, TunedOperation, Value
 from chanas.errors import MeasureError
 from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.program import DEFAULT, Choices, first_choices, with_defaults, working_choices
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.prescheduler.tuning.default_points import ranked_points
 
 from ..compiler.workbench import SyntheticPool, answered, device, failed
 

@@ -1,4 +1,4 @@
-"""Seconds of single blocks with the schedules that they have where nothing was tuned (`tuning/default_points.py`): what
+"""Seconds of single blocks with the schedules that they have where nothing was tuned (`ideas.default_points`): what
 tuning them was worth."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from chanas.core.task import Task
 from chanas.measuring.canary import Canary
 from chanas.measuring.local.pool import OpenPool, open_workers
 from chanas.operators.steps import device_workloads
+from chanas.prescheduler.ideas import default_points
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
 from chanas.prescheduler.tables.lut import BlockTask, StoredRounds, surroundings, time_blocks
-from chanas.prescheduler.tuning.default_points import default_points
 
 
 def time_default_blocks(

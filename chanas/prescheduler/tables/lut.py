@@ -41,7 +41,7 @@ from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
-from chanas.prescheduler.tuning.take_over import TunedShare, tune_share
+from chanas.prescheduler.tuning.share import TunedShare, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 

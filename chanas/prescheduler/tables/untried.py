@@ -14,7 +14,7 @@ from chanas.core.target import HardwareTarget
 from chanas.measuring.local.pool import Pool
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.tuning.preflight import try_points
 
 # Schedules that are tried in place of one that does not work.

@@ -23,7 +23,7 @@ from chanas.measuring.canary import NOISE
 from chanas.measuring.local.pool import Pool
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.prescheduler.ideas import ranked_points
 
 WORKLOAD = Workload("pointwise", 14, 80, 480, epilogue="hswish")
 """An expansion of MobileNetV3's middle stages: its kind takes most of the time of such networks."""

@@ -3,7 +3,7 @@
 A schedule point means the same on two devices whose schedule spaces are the same, which they are when vector width,
 number of vector registers and `space_version` are. Threads may differ: the space for several has one coordinate more,
 `fuse`, and a point without it stands for all of its values. So may the dtype, for operators whose spaces agree in both.
-Between other processors, and where spaces of two dtypes differ, points are mapped to those most like them (`mapping`).
+Between other processors, and where spaces of two dtypes differ, points are mapped to those most like them (`ideas`).
 GPUs and other versions of the spaces are refused. What the records are used for: `cost_model`, `tune`.
 """
 
@@ -12,9 +12,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,16 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.backends import backend_of, schedule_space
-from chanas.compiler.space import Named, Point, ScheduleSpace
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import Idea, agree, points_of
 from chanas.prescheduler.records.sources import Source, open_records
 from chanas.prescheduler.records.store import TuningRecord, device_key
 from chanas.prescheduler.tuning.cost_model.base import Prior
-from chanas.prescheduler.tuning.mapping import mapped_points
 from chanas.prescheduler.tuning.trust import SourceTrust
-
-# Coordinates that only some uses of a device have: a point without one stands for all of its values.
-_FREE = frozenset({"fuse"})
 
 
 @dataclass(frozen=True)
@@ -70,11 +66,16 @@ class WarmStart:
         if not records:
             return None
         whence = schedule_space(workload, self.source.target)
-        if agree(whence, space):
-            prior = translate(records, whence, space, self.source.target)
-        else:
-            prior = map_records(records, whence, space, (self.source.target, self.target))
+        prior = prior_from(records, whence, space, (self.source.target, self.target))
         return None if prior is None else dataclasses.replace(prior, trust=self.trust)
+
+    def ideas(self, workload: Workload) -> list[Idea]:
+        """The schedule that was best for the operator itself on the other device; none without its records."""
+        prior = self.prior(schedule_space(workload, self.target))
+        if prior is None:
+            return []
+        best = int(prior.seconds.argmin())
+        return [Idea(self.its(workload), prior.points[best][0], float(prior.seconds[best]), self.source.device)]
 
     def its(self, workload: Workload) -> Workload:
         """The operator as it is on the source, in its dtype."""
@@ -82,64 +83,28 @@ class WarmStart:
         return workload if workload.dtype == dtype else dataclasses.replace(workload, dtype=dtype, wide=False)
 
 
-def agree(a: ScheduleSpace[Any], b: ScheduleSpace[Any]) -> bool:
-    """True if two spaces have the same coordinates with the same options, but for those that may be left out."""
-
-    def fixed_options(space: ScheduleSpace[Any]) -> dict[str, tuple[tuple[int, ...], ...]]:
-        return {c.name: c.options for c in space.coordinates if c.name not in _FREE}
-
-    return fixed_options(a) == fixed_options(b)
-
-
-def translate(
-    records: Sequence[TuningRecord], whence: ScheduleSpace[Any], space: ScheduleSpace[Any], target: HardwareTarget
-) -> Prior | None:
-    """Records of one space, best first, in points of another that agrees with it; the best of those that fall together.
-
-    {split_m: (7, 7), …} → {split_m: (7, 7), …, fuse: 1} and {split_m: (7, 7), …, fuse: 2}
-    """
-    known = _known(records, whence)
-    return _prior(((tuple(matching_points(whence.groups(p), space)), seconds) for p, seconds in known), target)
-
-
-def map_records(
-    records: Sequence[TuningRecord],
+def prior_from(
+    records: Iterable[TuningRecord],
     whence: ScheduleSpace[Any],
     space: ScheduleSpace[Any],
     targets: tuple[HardwareTarget, HardwareTarget],
 ) -> Prior | None:
-    """Records of one space, best first, as the points of another that are most like theirs; the best of those that fall
-    together.
+    """Records of one space, best first, in points of another (`points_of`); the best of those that fall together. None
+    where no point works or stands for any.
 
     targets  whose records they are, and whose points they become
     """
     source, target = targets
-    known = _known(records, whence)
-    mapped = mapped_points([p for p, _ in known], whence, space, source.vector_lanes / target.vector_lanes)
-    return _prior(zip(mapped, (seconds for _, seconds in known), strict=True), target)
-
-
-def _known(records: Iterable[TuningRecord], space: ScheduleSpace[Any]) -> list[tuple[Point, float]]:
-    """Points of the space that worked, with their seconds."""
-    return [(r.point, r.seconds) for r in records if r.seconds is not None and space.contains(r.point)]
-
-
-def _prior(pairs: Iterable[tuple[tuple[Point, ...], float]], target: HardwareTarget) -> Prior | None:
-    """The best seconds of each set of points; None where no set has any."""
+    known = [(r.point, r.seconds) for r in records if r.seconds is not None and whence.contains(r.point)]
+    points = points_of([p for p, _ in known], whence, space, source.vector_lanes / target.vector_lanes)
     found: dict[tuple[Point, ...], float] = {}
-    for points, seconds in pairs:
-        if points:
-            found[points] = min(seconds, found.get(points, seconds))
-    return Prior(tuple(found), np.array(list(found.values()), dtype=np.float64), target) if found else None
-
-
-def matching_points(named: Named, space: ScheduleSpace[Any]) -> Iterator[Point]:
-    """Legal points that agree with `named` wherever both have a coordinate."""
-    options = [(named[c.name],) if c.name in named else c.options for c in space.coordinates]
-    for groups in itertools.product(*options):
-        point = tuple(itertools.chain.from_iterable(groups))
-        if space.contains(point):
-            yield point
+    for some, (_, seconds) in zip(points, known, strict=True):
+        if some:
+            found[some] = min(seconds, found.get(some, seconds))
+    if not found:
+        return None
+    seconds_there = np.array(list(found.values()), dtype=np.float64)
+    return Prior(tuple(found), seconds_there, source if agree(whence, space) else target)
 
 
 # ---- opening ---------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Effort:
         """
         from chanas.prescheduler.program import ModelSettings
         from chanas.prescheduler.tuning.cost_model.models import check_name
-        from chanas.prescheduler.tuning.take_over import check_share
+        from chanas.prescheduler.tuning.share import check_share
         from chanas.prescheduler.tuning.tuner import TuneConfig
         from chanas.prescheduler.tuning.warm_start import open_warm_start
 

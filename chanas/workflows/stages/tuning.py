@@ -183,7 +183,7 @@ def tune_config(tuning: Tuning) -> TuneConfig:
             before anything is tuned.
     """
     from chanas.prescheduler.tuning.cost_model.models import check_name
-    from chanas.prescheduler.tuning.take_over import check_share
+    from chanas.prescheduler.tuning.share import check_share
     from chanas.prescheduler.tuning.tuner import TuneConfig
 
     check_name(tuning.cost_model)

@@ -22,13 +22,14 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import agree
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning import jobs as jobs_module
 from chanas.prescheduler.tuning.cost_model.base import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
-from chanas.prescheduler.tuning.warm_start import agree, map_records, open_warm_start, translate
+from chanas.prescheduler.tuning.warm_start import open_warm_start, prior_from
 
 from ...compiler.workbench import (
     DEVICES,
@@ -79,29 +80,18 @@ def run_of(folder: Path, name: str = "run") -> RunDirectory:
     return RunDirectory(folder / name)
 
 
-# ---- points of one space in another ---------------------------------------------------------------------------------
+# ---- records as points of another space -----------------------------------------------------------------------------
 @given(workload=workloads)
-def test_points_of_one_thread_stand_for_those_of_two_that_agree_in_everything_else(workload: Workload) -> None:
-    one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
-    assert agree(one, two)
-    records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(one.points[:40])]
-    prior = translate(records, one, two, ONE)
-    assert prior is not None
-    assert list(prior.seconds) == sorted(prior.seconds)
-    for record, points in zip(records, prior.points, strict=True):
-        for point in points:
-            shared = {k: v for k, v in two.groups(point).items() if k != "fuse"}
-            assert shared == one.groups(record.point)
-
-
-@given(workload=workloads)
-def test_on_the_way_back_the_best_of_those_that_fall_together_counts(workload: Workload) -> None:
+def test_the_best_of_records_that_fall_together_counts(workload: Workload) -> None:
     one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
     records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(two.points[:40])]
-    prior = translate(records, two, one, TWO)
+    prior = prior_from(records, two, one, (TWO, ONE))
     assert prior is not None
     assert len(set(prior.points)) == len(prior.points)
-    back = translate([TuningRecord(p, s) for (p,), s in zip(prior.points, prior.seconds, strict=True)], one, two, ONE)
+    assert list(prior.seconds) == sorted(prior.seconds)
+    back = prior_from(
+        [TuningRecord(p, s) for (p,), s in zip(prior.points, prior.seconds, strict=True)], one, two, (ONE, TWO)
+    )
     assert back is not None
     best = dict(zip(back.points, back.seconds, strict=True))
     for points, seconds in best.items():
@@ -110,19 +100,16 @@ def test_on_the_way_back_the_best_of_those_that_fall_together_counts(workload: W
 
 def test_equal_spaces_need_no_translation() -> None:
     space, records = schedule_space(WORKLOAD, ONE), records_of(WORKLOAD, ONE)
-    prior = translate(records, space, schedule_space(WORKLOAD, OTHER), ONE)
+    prior = prior_from(records, space, schedule_space(WORKLOAD, OTHER), (ONE, OTHER))
     assert prior is not None
     assert prior.points == tuple((r.point,) for r in records)
+    assert prior.target == ONE
 
 
 def test_failures_and_points_that_are_no_more_are_left_out() -> None:
     space = schedule_space(WORKLOAD, ONE)
     records = [TuningRecord(space.points[0], None, None, "timeout"), TuningRecord((9, 9, 9), 1e-6)]
-    assert translate(records, space, space, ONE) is None
-
-
-def test_spaces_of_different_vectors_do_not_agree() -> None:
-    assert not agree(schedule_space(WORKLOAD, device(lanes=16)), schedule_space(WORKLOAD, device(lanes=8)))
+    assert prior_from(records, space, space, (ONE, ONE)) is None
 
 
 # ---- which records --------------------------------------------------------------------------------------------------
@@ -236,7 +223,7 @@ def test_a_source_of_the_same_vectors_is_nearer_than_the_processor_itself(tmp_pa
 def test_a_first_batch_of_mapped_points_has_no_point_twice(rng: np.random.Generator) -> None:
     there, here = schedule_space(WORKLOAD, ONE), schedule_space(WORKLOAD, NARROW)
     records = sorted(records_of(WORKLOAD, ONE, 40, int(rng.integers(1 << 30))), key=lambda r: r.seconds or 0.0)
-    first = tuner_with(map_records(records, there, here, (ONE, NARROW)), here).propose()
+    first = tuner_with(prior_from(records, there, here, (ONE, NARROW)), here).propose()
     assert len(first) == len(set(first)) == 4
 
 

@@ -11,7 +11,6 @@ less alike than those of this device.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
-from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import description
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.features import features
@@ -52,14 +51,6 @@ class _Selection:
     y: FloatArray
     groups: IntArray
     devices: IntArray
-
-
-def description(workload: Workload) -> FloatArray:
-    """float64[8]: what makes two workloads of a family alike, each unit about as much as a factor of 2 in a size."""
-    sizes = [workload.input_size, workload.in_channels, workload.out_channels]
-    shape = [1.5 * math.log2(workload.kernel_size), 1.5 * math.log2(workload.stride)]
-    kind = [0.25 * (workload.epilogue == "none"), 0.5 * workload.residual, 0.5 * workload.scaled]
-    return np.array([*(math.log2(s) for s in sizes), *shape, *kind])
 
 
 class GaussianProcessModel:

@@ -1,4 +1,4 @@
-"""chanas/prescheduler/tuning/take_over.py: few operators are tuned, and what they found serves the others."""
+"""chanas/prescheduler/tuning/share.py: few operators are tuned, and what they found serves the others."""
 
 from __future__ import annotations
 
@@ -20,14 +20,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.take_over import (
-    TunedShare,
-    check_share,
-    known_elsewhere,
-    significant,
-    take_over,
-    tune_share,
-)
+from chanas.prescheduler.tuning.share import TunedShare, check_share, significant, tune_share
 from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
@@ -83,16 +76,6 @@ def test_a_share_is_above_zero_and_at_most_one(share: float) -> None:
 
 
 # ---- what they give -------------------------------------------------------------------------------------------------
-def test_the_most_similar_operator_gives_its_schedule_first() -> None:
-    points = {w: schedule_space(w, HERE).points for w in (HEAVY, LIGHTER, DEPTHWISE)}
-    tuned = {w: [TuningRecord(p[0], 1e-5)] for w, p in points.items()}
-    first, *others = take_over(LIGHT, tuned, HERE)
-    assert first.source == HEAVY
-    assert first.seconds == pytest.approx(0.5e-5)
-    assert {idea.source for idea in others} <= {LIGHTER}
-    assert take_over(LIGHT, {DEPTHWISE: tuned[DEPTHWISE], HEAVY: []}, HERE) == []
-
-
 def test_the_light_ones_are_checked_and_never_tried(store: RecordStore, tmp_path: Path) -> None:
     pool = SyntheticPool()
     tuned = share_tuned(pool, store, tmp_path, 0.5)
@@ -109,7 +92,7 @@ def test_what_was_best_on_another_device_comes_before_similar_operators(store: R
     source = Source("f00d/2t/tvm-0.27", there, "0.27", backend_of(HERE).space_version)
     records = {LIGHT.key: (TuningRecord(slow, 3e-6), TuningRecord(fast, 1e-6))}
     start = WarmStart(source, tmp_path, HERE, records)
-    (idea,) = known_elsewhere(LIGHT, start, HERE)
+    (idea,) = start.ideas(LIGHT)
     assert schedule_space(LIGHT, HERE).groups(idea.point).items() <= space.groups(fast).items()
     assert (idea.seconds, idea.origin) == (1e-6, f"{LIGHT.key} on f00d/2t/tvm-0.27")
     assert idea.to_json() == {"source": LIGHT.key, "device": "f00d/2t/tvm-0.27"}
@@ -122,8 +105,7 @@ def test_what_was_best_on_another_device_comes_before_similar_operators(store: R
 
 def test_an_operator_that_is_unknown_elsewhere_has_no_such_schedule(tmp_path: Path) -> None:
     source = Source("f00d/2t/tvm-0.27", device(num_threads=2), "0.27", backend_of(HERE).space_version)
-    assert known_elsewhere(LIGHT, WarmStart(source, tmp_path, HERE, {}), HERE) == []
-    assert known_elsewhere(LIGHT, None, HERE) == []
+    assert WarmStart(source, tmp_path, HERE, {}).ideas(LIGHT) == []
 
 
 def test_kept_records_are_used_instead(store: RecordStore, tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""Schedules for operators that are not tuned: those of the most similar tuned ones (Transfer-Tuning: Gibson and Cano,
-2022; Verma et al., 2024, section 4.4).
+"""A share of the operators tuned: the others take schedules over (`ideas`).
 
 Operators are ranked by how often networks have them times their floating-point operations. The few that make up most
 of it are tuned; each of the others takes over what was found for operators of its family and dtype whose sizes are
@@ -10,26 +9,18 @@ records (`warm_start`) it first takes over what was best for it there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.space import Point
 from chanas.core.genome import FloatArray
-from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import Idea, ideas
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.cost_model.gaussian_process import description
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.mapping import nearest_point
 from chanas.prescheduler.tuning.preflight import try_points
-from chanas.prescheduler.tuning.warm_start import WarmStart
-
-# Schedules that an operator is given, from so many similar ones: where the first does not work, the next may.
-_NUM_TAKEN = 3
 
 
 def check_share(share: float) -> None:
@@ -39,35 +30,11 @@ def check_share(share: float) -> None:
 
 
 @dataclass(frozen=True)
-class TakenOver:
-    """A schedule that was not tried on an operator.
-
-    source     workload that it was found for
-    seconds    those of the source, in proportion to the operations: a guess
-    device     where it was found, as records call devices; empty: here
-    """
-
-    source: Workload
-    point: Point
-    seconds: float
-    device: str = ""
-
-    @property
-    def origin(self) -> str:
-        """The source's key, and the device if it is another one: `pointwise-… on 7fde38404424/2t/…`."""
-        return f"{self.source.key} on {self.device}" if self.device else self.source.key
-
-    def to_json(self) -> dict[str, str]:
-        """The entry of a table's header: the source's key, and the device if it is another one."""
-        return {"source": self.source.key} | ({"device": self.device} if self.device else {})
-
-
-@dataclass(frozen=True)
 class TunedShare:
     """Result of tuning a share: valid records by workload, best first, and what was taken over for the others."""
 
     records: dict[Workload, list[TuningRecord]]
-    taken: dict[Workload, TakenOver] = field(default_factory=dict)
+    taken: dict[Workload, Idea] = field(default_factory=dict)
 
 
 def tune_share(
@@ -105,15 +72,12 @@ def tune_share(
     records = run(chosen)
     others = [w for w in workloads if w not in records]
     records |= {w: kept for w in others if (kept := jobs.best_records(w))}
-    ideas = {
-        w: [*known_elsewhere(w, jobs.warm_start, jobs.target), *take_over(w, records, jobs.target)]
-        for w in others
-        if w not in records
-    }
-    points = {w: [idea.point for idea in some] for w, some in ideas.items() if some}
+    known = {w: [] if jobs.warm_start is None else jobs.warm_start.ideas(w) for w in others if w not in records}
+    found = {w: list(ideas(w, jobs.target, records, elsewhere)) for w, elsewhere in known.items()}
+    points = {w: [idea.point for idea in some] for w, some in found.items() if some}
     working, _ = try_points(points, jobs.target, jobs.pool, jobs.scratch)
-    taken = {w: next(i for i in some if i.point == working[w]) for w, some in ideas.items() if w in working}
-    left = [w for w in ideas if w not in taken]
+    taken = {w: next(i for i in some if i.point == working[w]) for w, some in found.items() if w in working}
+    left = [w for w in found if w not in taken]
     return TunedShare(records | run(left) if left else records, taken)
 
 
@@ -144,35 +108,3 @@ def significant(
             break
         covered |= together[workload]
     return [w for w in workloads if w in chosen | covered]
-
-
-def take_over(
-    workload: Workload, tuned: Mapping[Workload, Sequence[TuningRecord]], target: HardwareTarget
-) -> list[TakenOver]:
-    """Distinct schedules of the most similar tuned workloads, the most similar first; none if no family member works.
-
-    `tuned` has the valid records of each workload, best first.
-    """
-    alike = [w for w, records in tuned.items() if records and (w.op, w.dtype) == (workload.op, workload.dtype)]
-    mine = description(workload)
-    alike.sort(key=lambda w: (float(np.abs(description(w) - mine).sum()), w.key))
-    space = schedule_space(workload, target)
-    found: dict[Point, TakenOver] = {}
-    for source in alike:
-        best = tuned[source][0]
-        point = nearest_point(schedule_space(source, target).groups(best.point), space)
-        seconds = (best.again_s or best.seconds or math.inf) * workload.num_flops / source.num_flops
-        found.setdefault(point, TakenOver(source, point, seconds))
-        if len(found) == _NUM_TAKEN:
-            break
-    return list(found.values())
-
-
-def known_elsewhere(workload: Workload, warm_start: WarmStart | None, target: HardwareTarget) -> list[TakenOver]:
-    """The schedule that was best for the operator itself on another device; none without such records."""
-    prior = None if warm_start is None else warm_start.prior(schedule_space(workload, target))
-    if warm_start is None or prior is None:
-        return []
-    best = int(prior.seconds.argmin())
-    point, seconds = prior.points[best][0], float(prior.seconds[best])
-    return [TakenOver(warm_start.its(workload), point, seconds, warm_start.source.device)]
