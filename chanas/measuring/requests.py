@@ -120,17 +120,6 @@ class BuildObject(CompileRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildKernel(CompileRequest):
-    """Compile one block of a network's static library to the object file `path`, with its function called `symbol`."""
-
-    network: str
-    symbol: str
-    block: BlockConfig
-    points: Sequence[Point]
-    path: Path
-
-
-@dataclass(frozen=True, kw_only=True)
 class BuildCalls(CompileRequest):
     """Compile the Relax module in the file `module`, whose first arguments are inputs, to a static library's kernels,
     object files in `folder`; the answer is the list of their calls."""

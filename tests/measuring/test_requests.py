@@ -16,7 +16,6 @@ from chanas.measuring.requests import (
     TIMINGS,
     BuildBlock,
     BuildCalls,
-    BuildKernel,
     BuildModule,
     BuildNetwork,
     BuildObject,
@@ -52,7 +51,6 @@ REQUESTS: tuple[Request, ...] = (
     BuildModule(target=HOST, library=LIBRARY, module=Path("module.json")),
     BuildUntunedBlock(target=HOST, library=LIBRARY, block=BLOCKS[0]),
     BuildObject(target=HOST, block=BLOCKS[1], points=POINTS, name="block", path=LIBRARY),
-    BuildKernel(target=HOST, network="net", symbol="net_block0", block=BLOCKS[1], points=POINTS, path=LIBRARY),
     BuildCalls(target=HOST, network="net", module=Path("module.json"), num_inputs=2, folder=Path("objects")),
     CompilePoint(target=GPU, workload=WORKLOAD, point=(1, 2)),
     Measure(library=LIBRARY, case=CASE, settings=TimingSettings(3, 0.1, 0.2, 4, 5), hopeless_s=1e-3),
@@ -89,7 +87,7 @@ def test_workers_answer_the_same_requests_but_what_only_one_of_them_compiles() -
     of_cpu, of_gpu = set(CALLS), set(calls(save_program, StandIn))
     assert of_cpu | of_gpu == set(KINDS)
     of_modules = {BuildModule, CompareModule, MeasureModule}
-    assert of_cpu - of_gpu == {*of_modules, BuildObject, BuildKernel, BuildCalls, BuildUntunedBlock}
+    assert of_cpu - of_gpu == {*of_modules, BuildObject, BuildCalls, BuildUntunedBlock}
     assert of_gpu - of_cpu == {CompilePoint}
     assert set(TIMINGS) == {k for k in KINDS if issubclass(k, TimingRequest)} | {Ping, Hang, Crash}
 

@@ -31,7 +31,6 @@ from chanas.measuring.local.timing import CheckedProgram, time_program, time_pro
 from chanas.measuring.requests import (
     BuildBlock,
     BuildCalls,
-    BuildKernel,
     BuildModule,
     BuildNetwork,
     BuildObject,
@@ -125,22 +124,12 @@ def build_object(request: BuildObject) -> None:
     cpu_build.build_object(function.with_attr("global_symbol", request.name), request.target, request.path)
 
 
-def build_kernel(request: BuildKernel) -> dict[str, Any]:
-    """Compile one block of a network's static library to an object file; `workspace_bytes` is what it takes inside,
-    `features` those of LLVM that it may use."""
-    from chanas.compiler.cpu import static_library
-
-    r = request
-    num_bytes = static_library.build_kernel(r.network, r.symbol, r.block, r.points, r.target, r.path)
-    return {"workspace_bytes": num_bytes, "features": static_library.code_features(r.target)}
-
-
 def build_calls(request: BuildCalls) -> Any:
     """Compile a scheduled module to the kernels of a static library; the answer is a `CallList`."""
-    from chanas.compiler.cpu import call_list
+    from chanas.compiler.cpu import c_kernels
 
     r = request
-    return call_list.build_calls(r.network, r.module, r.num_inputs, r.target, r.folder)
+    return c_kernels.build_calls(r.network, r.module, r.num_inputs, r.target, r.folder)
 
 
 def build_untuned_block(request: BuildUntunedBlock) -> None:
@@ -327,7 +316,6 @@ CALLS: dict[type[Request], Callable[[Any], Any]] = {
     BuildModule: build_module,
     BuildNetwork: build_network,
     BuildObject: build_object,
-    BuildKernel: build_kernel,
     BuildCalls: build_calls,
     BuildUntunedBlock: build_untuned_block,
     Measure: measure,
