@@ -125,8 +125,7 @@ class Build(Request):
     """Compile something for a target into `path`.
 
     form  `library`: what the target's workers load; `object`: an object file, the function called as the file;
-          `kernels`: object code of a C library, one file of a block or a folder of a module's, whose symbols begin with
-          `name`
+          `kernels`: object code of a C library, a folder of a module's functions, whose symbols begin with `name`
     """
 
     target: HardwareTarget

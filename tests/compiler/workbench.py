@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.compiler.cases import ReferenceCase, block_case, operator_case, random_network
+from chanas.compiler.cpu.module import program_module
+from chanas.compiler.program import Program
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
 from chanas.core.codec import to_json
@@ -132,6 +134,15 @@ workloads = st.builds(random_workload, st.sampled_from(OPERATORS), generators)
 def random_points(block: BlockConfig, target: HardwareTarget, rng: np.random.Generator) -> list[Point]:
     """A random point for each operator of a block."""
     return [schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
+
+
+def save_module(blocks: Sequence[BlockConfig], target: HardwareTarget, folder: Path) -> Path:
+    """The module of a chain of blocks with random schedules, as it is stored."""
+    rng = np.random.default_rng(0)
+    points = {block: random_points(block, target, rng) for block in dict.fromkeys(blocks)}
+    program = Program.from_blocks(blocks, [points[block] for block in blocks], target)
+    (folder / "module.json").write_text(program_module(program, {}, target).to_json())
+    return folder / "module.json"
 
 
 def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Point]:

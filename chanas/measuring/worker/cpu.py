@@ -48,12 +48,11 @@ _EXIT_CANNOT_LOAD = 3
 def build(request: Build) -> Any:
     """Compile what is asked for.
 
-    The answer about one point of an operator has `code`, the same for points that end in the same machine code. About a
-    block for a C library it has `workspace_bytes`, which it takes inside, and `features` of LLVM that it may use; about
-    a module for one it is a `CallList`.
+    The answer about one point of an operator has `code`, the same for points that end in the same machine code; about a
+    module for a C library it is a `CallList`.
     """
     from chanas.compiler.backends import schedule_operator
-    from chanas.compiler.cpu import blocks, call_list, static_library, untuned
+    from chanas.compiler.cpu import blocks, c_kernels, untuned
     from chanas.compiler.cpu import build as cpu_build
 
     target, path, name = request.target, request.path, request.name
@@ -68,15 +67,12 @@ def build(request: Build) -> Any:
         case BlockAt(block, points), "object":
             function = blocks.schedule_block(block, points, target)
             cpu_build.build_object(function.with_attr("global_symbol", path.stem), target, path)
-        case BlockAt(block, points), "kernels":
-            num_bytes = static_library.build_kernel(name, path.stem, block, points, target, path)
-            return {"workspace_bytes": num_bytes, "features": static_library.code_features(target)}
         case NetworkAt(blocks_, points), "library":
             cpu_build.build_network(blocks_, points, target, path)
         case ModuleFile(module), "library":
             cpu_build.build_module(module, target, path)
         case ModuleFile(module, num_inputs), "kernels":
-            return call_list.build_calls(name, module, num_inputs, target, path)
+            return c_kernels.build_calls(name, module, num_inputs, target, path)
         case UntunedBlock(block), "library":
             untuned.build_block(block, target, path)
         case what, form:

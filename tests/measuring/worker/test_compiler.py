@@ -13,15 +13,16 @@ import pytest
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.devices.target_files import describe_target
 from chanas.errors import ScheduleError, TargetError
-from chanas.export.kernels import build_kernels
+from chanas.export.driver import build_calls
 from chanas.measuring.checks import target_check
 from chanas.measuring.checks.target_check import check_processor
 from chanas.measuring.messages import BlockAt, Build, WorkerError
 from chanas.measuring.worker.compiler import Compiler, open_compiler, readable
 from chanas.prescheduler.tables.networks import compile_networks
 
-from ...compiler.workbench import HOST, NUM_CLASSES, network_job, random_lut, random_points
+from ...compiler.workbench import HOST, NUM_CLASSES, network_job, random_lut, random_points, save_module
 
+STEM = BlockConfig("stem", 12, 3, 0, 16, 3, 2, "relu")
 BLOCK = BlockConfig("mbconv", 6, 16, 32, 16, 3, 1, "relu", residual=True)
 PI4 = describe_target("raspberry-pi-4")
 # Its processor is said to lack what products of bfloat16 need, for which LLVM knows no way round.
@@ -69,11 +70,9 @@ def test_a_compiler_that_is_slow_is_given_up(compiler: Compiler, tmp_path: Path)
 
 
 def test_an_abort_is_one_line(tmp_path: Path) -> None:
-    points = random_points(BLOCK, ABORTS, np.random.default_rng(0))
-    with pytest.raises(
-        TargetError, match=rf"^block {BLOCK.key} can't be compiled for old \(skylake-avx512\): "
-    ) as told:
-        build_kernels("net", [BLOCK], [points], ABORTS, tmp_path)
+    module = save_module([STEM, BLOCK], ABORTS, tmp_path)
+    with pytest.raises(TargetError, match=r"^the network can't be compiled for old \(skylake-avx512\): ") as told:
+        build_calls("net", module, 1, ABORTS, tmp_path)
     assert "the compiler ended with signal 6 (SIGABRT)" in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -105,8 +104,7 @@ def test_a_check_compiles_elsewhere(no_build_here: None, monkeypatch: pytest.Mon
 
 
 def test_a_static_library_is_compiled_elsewhere(no_build_here: None, tmp_path: Path) -> None:
-    points = random_points(BLOCK, HOST, np.random.default_rng(0))
-    (path,) = build_kernels("net", [BLOCK], [points], HOST, tmp_path).objects
+    path, _ = build_calls("net", save_module([STEM, BLOCK], HOST, tmp_path), 1, HOST, tmp_path).objects
     assert path.read_bytes()[:4] == b"\x7fELF"
 
 

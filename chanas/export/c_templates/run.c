@@ -23,7 +23,7 @@ static const struct {
 } places[] = {
 @PLACES@
 };
-
+@FACTS@
 /* The input where it is aligned, otherwise a copy at `copy`. */
 static unsigned char *aligned_input(const void *input, unsigned char *copy, size_t size) {
     return (uintptr_t)input % ALIGNMENT == 0 ? (unsigned char *)input : memcpy(copy, input, size);
