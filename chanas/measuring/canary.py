@@ -18,7 +18,7 @@ from pathlib import Path
 from chanas.compiler.backends import case_of, schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Reading
 from chanas.operators.workload import Workload
 

@@ -13,7 +13,7 @@ import numpy as np
 from chanas.compiler.comparison import Difference, Draw, difference
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.models.graph import numbered
 from chanas.models.lowering import with_outputs
 from chanas.models.module import ProgramModule, program_module

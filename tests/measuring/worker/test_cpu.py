@@ -20,7 +20,7 @@ from chanas.compiler.cases import FLOAT32_TOLERANCE, ReferenceCase
 from chanas.compiler.cpu.reference import operator_case
 from chanas.core.codec import to_json
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, Build, ErrorKind, Measure, OperatorAt, Ping, WorkerError
 from chanas.operators.workload import Workload
 

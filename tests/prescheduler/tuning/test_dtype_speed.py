@@ -11,7 +11,7 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.dtype_speed import WORKLOAD, DtypeSpeed, dtype_speed, tell_if_slower
 
