@@ -90,7 +90,7 @@ def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, 
     """Median kilobytes of a compiled random point of each operator, and of its case."""
     from chanas.compiler.backends import schedule_space
     from chanas.compiler.cases import operator_case
-    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.fleet import WorkerPool
     from chanas.measuring.messages import Build, OperatorAt
 
     rng, libraries, cases = np.random.default_rng(seed), [], []

@@ -199,7 +199,7 @@ def table_difference(name: str, alone: Path, together: Path) -> float:
     from chanas.core.latency import LatencyLUT
     from chanas.devices.host import load_used
     from chanas.files.scratch import scratch_folder
-    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.fleet import WorkerPool
     from chanas.measuring.messages import BlockAt, Build, Measure
 
     tables = [LatencyLUT.load(path) for path in (alone, together)]

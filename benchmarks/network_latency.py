@@ -161,7 +161,7 @@ def compiled_torchvision(
     from tuning import time_operators, tune_blocks
 
     from chanas.compiler.cases import mean_network_weight_bytes
-    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.fleet import WorkerPool
     from chanas.prescheduler.tables.lut import Surroundings
 
     name = "mobilenetv3"

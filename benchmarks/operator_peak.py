@@ -39,7 +39,7 @@ from peers import PEERS, open_peers, peer_calls, peer_s
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 

@@ -128,7 +128,7 @@ def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[s
     """Time the points of each operator in turns on one thread, with its weights cold; none of those that fail now."""
     from chanas.compiler.cases import case_of
     from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
-    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.fleet import WorkerPool
     from chanas.measuring.messages import OperatorsAt
     from chanas.prescheduler.program import weight_bytes
 

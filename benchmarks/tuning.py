@@ -21,8 +21,9 @@ from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.messages import BlockAt, OperatorAt, Outcome
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import BlockAt, OperatorAt, Outcome, Ping
+from chanas.measuring.worker.process import START_TIMEOUT_S
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore
@@ -73,7 +74,9 @@ def tune_operators(
     The workers are started and torch (of the reference cases) is imported before the clock; everything else is on it.
     """
     importlib.import_module("torch")
-    pool.warm_up()
+    starting = [pool.build(Ping(), START_TIMEOUT_S) for _ in range(pool.num_builders + 1)]  # one is the stand-in's
+    for started in [*starting, pool.measure(Ping(), START_TIMEOUT_S)]:
+        started.result()
     scratch.mkdir(parents=True, exist_ok=True)
     store = RecordStore(scratch / "records.sqlite", target)
     try:

@@ -40,7 +40,7 @@ from chanas.devices.cores import split_cores
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Measure
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tables.lut import Surroundings, surroundings

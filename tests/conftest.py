@@ -37,8 +37,8 @@ from chanas.core.arch import SearchSpace, StageSpec
 from chanas.core.processor import host_processor
 from chanas.devices.host import load_target
 from chanas.export import driver
-from chanas.measuring.local import pool as local
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring import fleet as local
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.worker import process as worker_process
 from chanas.measuring.worker.compiler import Compiler, open_compiler
 

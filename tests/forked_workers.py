@@ -4,7 +4,7 @@
 module, run as a program, is the process that is copied: it forks when it is asked over the socket that is its standard
 input, and hands over the pid. A copy is a child of whoever asked, is waited for and killed like any other, and serves
 requests as `python -m chanas.measuring.worker.cpu` does. Tests of how a worker starts and ends use real
-ones (`real_workers` in tests/measuring/local/test_pool.py).
+ones (`real_workers` in tests/measuring/worker/test_process.py).
 """
 
 from __future__ import annotations

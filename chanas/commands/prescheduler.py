@@ -223,7 +223,7 @@ def _failure_as_json(wanted: bool) -> Iterator[None]:
 
 def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
     """The saved network's operators timed where they stand; none where they cannot be, as elsewhere, and why."""
-    from chanas.measuring.local.locks import device_lock
+    from chanas.measuring.locks import device_lock
     from chanas.workflows.models.operators import operator_places
 
     network = saved.open()

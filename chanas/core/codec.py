@@ -10,13 +10,17 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+_AS_THEY_ARE = (int, float, str, bool, Any)
 
 
 def to_json(value: Any, kind: Any = None) -> Any:
     """A value as JSON; `kind` is the type of the field that it is in."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if hasattr(value, "to_json"):
         return value.to_json()
     if dataclasses.is_dataclass(value):
@@ -42,18 +46,20 @@ def from_json(kind: Any, data: Any) -> Any:
     """Make a value of a type from its JSON.
 
     Raises:
-        TypeError: fields of a dataclass are missing, or there are others.
+        TypeError: fields of a dataclass are missing, or there are others; something else is where a list should be.
         KeyError: none of several dataclasses has that name.
     """
-    if data is None:
-        return None
+    if data is None or kind in _AS_THEY_ARE:
+        return data
     if isinstance(kind, types.UnionType):
         named = _alternatives(kind)
         if len(named) > 1:
             [(name, data)] = data.items()
             return from_json(named[name], data)
         return from_json(next(m for m in typing.get_args(kind) if m is not types.NoneType), data)
-    if typing.get_origin(kind) is not None and isinstance(data, list):
+    if typing.get_origin(kind) in (tuple, Sequence):
+        if not isinstance(data, list | tuple):
+            raise TypeError(f"expected a list, got {data!r:.40}")
         return tuple(from_json(k, v) for k, v in zip(_members(kind, len(data)), data, strict=True))
     if hasattr(kind, "from_json"):
         return kind.from_json(data)

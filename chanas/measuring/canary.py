@@ -19,7 +19,7 @@ from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import case_of
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Reading
 from chanas.operators.workload import Workload
 

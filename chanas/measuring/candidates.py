@@ -20,7 +20,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.files.scratch import raise_if_full
 from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import Pool, wait_for_one
+from chanas.measuring.fleet import Pool, wait_for_one
 from chanas.measuring.messages import (
     Answer,
     Build,

@@ -17,7 +17,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.units import format_bytes
 from chanas.errors import MeasureError, ModelError
 from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.measuring.worker.serve import memory_limit
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import Idea, ranked_points

@@ -33,7 +33,7 @@ from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import MeasureError, TargetError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.canary import LIMIT, NOISE, WORKLOAD, Canary
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Ping, WorkerError
 from chanas.measuring.worker.compiler import llvm_version, readable
 from chanas.measuring.worker.process import START_TIMEOUT_S

@@ -31,7 +31,7 @@ from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.files.run import RunDirectory
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import (
     Answer,
     BlockAt,

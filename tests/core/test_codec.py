@@ -96,7 +96,15 @@ def test_fields_with_their_default_may_be_left_out() -> None:
     assert fields_from_json(Everything, written) == EVERYTHING
 
 
-@pytest.mark.parametrize("data", [{}, {"size": 1, "colour": "red"}])
-def test_missing_and_other_fields_are_errors(data: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (Square, {}),
+        (Square, {"size": 1, "colour": "red"}),
+        (Circle, {"size": 1, "at": 2}),
+        (Circle, {"size": 1, "at": "2"}),
+    ],
+)
+def test_other_data_than_that_of_the_type_is_an_error(kind: type, data: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        from_json(Square, data)
+        from_json(kind, data)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.errors import ConfigError
-from chanas.measuring.local.pool import wait_for_one
+from chanas.measuring.fleet import wait_for_one
 from chanas.measuring.messages import Ping
 from chanas.measuring.shared.turns import Exchange, SharedPool, main
 

@@ -11,7 +11,7 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Request
 from chanas.measuring.worker.process import WorkerProcess
 from chanas.operators.workload import Workload

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chanas.measuring import canary as module
 from chanas.measuring.canary import EVERY_S, LIMIT, NOISE, Canary
 from chanas.measuring.candidates import CandidatePipeline
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, Outcome, Reading
 
 from ..compiler.workbench import HOST, SyntheticPool, answered, failed, invented, timed

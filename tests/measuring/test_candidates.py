@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import operator_case
 from chanas.measuring.candidates import Candidate, CandidatePipeline, time_in_rounds
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, ErrorKind, Outcome, WorkerError
 from chanas.operators.workload import Workload
 

@@ -21,7 +21,7 @@ from chanas.devices.driver import FoundGPU
 from chanas.devices.host import load_target
 from chanas.devices.machine_state import Activity, Busy
 from chanas.errors import TargetError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, Ping
 from chanas.prescheduler.tuning.preflight import FamilyCheck
 from chanas.workflows import doctor as module

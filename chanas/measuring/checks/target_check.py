@@ -20,7 +20,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, TargetError
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.checks.qemu import Call, compile_block, find_emulator, no_emulator, run_emulated
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import BlockAt, Build, ErrorKind, Measure
 from chanas.measuring.worker.compiler import open_compiler
 from chanas.operators.steps import device_workloads

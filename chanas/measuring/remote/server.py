@@ -1,6 +1,6 @@
 """The server on a device: TVM's own RPC server, with functions that time in a worker process as one does locally.
 
-A kernel that crashes or hangs takes the worker with it, not the server (`chanas.measuring.local.pool`),
+A kernel that crashes or hangs takes the worker with it, not the server (`chanas.measuring.fleet`),
 and figures come from the same code as those of a local run: cold weights, own copies of the code, limits of time and
 memory. TVM serves each session from a process of its own, in a folder of its own that goes with it; one session at a
 time.
@@ -39,7 +39,7 @@ from chanas.devices.host import host_triple, load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import MeasureError, TargetError, unknown_name
 from chanas.interrupts import die_with_parent
-from chanas.measuring.local.locks import device_lock
+from chanas.measuring.locks import device_lock
 from chanas.measuring.messages import TIMINGS, Answer, TimingRequest, WorkerError, read_request
 from chanas.measuring.remote.tracker import Address
 from chanas.measuring.worker.process import WorkerProcess, worker_command

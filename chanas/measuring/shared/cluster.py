@@ -30,7 +30,7 @@ from chanas.core.codec import from_json, to_json
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ConfigError, SchedulerError, one_line
-from chanas.measuring.local.pool import Compute
+from chanas.measuring.fleet import Compute
 from chanas.measuring.messages import Answer, Build, Learn, ModuleFile, OperatorsAt, Request
 from chanas.measuring.remote.tracker import parse_address
 from chanas.measuring.shared.timers import raise_if_killed

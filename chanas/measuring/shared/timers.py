@@ -9,10 +9,10 @@ from typing import Protocol
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.gpu_use import gpu_of
-from chanas.errors import ChanasError
-from chanas.measuring.local.locks import device_lock
+from chanas.measuring.locks import device_lock
 from chanas.measuring.messages import Answer
-from chanas.measuring.remote.device import POLL_S, Description, DeviceLostError, RemoteDevice
+from chanas.measuring.remote.device import RemoteDevice
+from chanas.measuring.runner import POLL_S, RunnerLostError, look_for
 from chanas.measuring.shared.turns import Ask
 from chanas.measuring.worker.process import WorkerProcess, worker_command
 from chanas.scheduler.jobs import WorkerDiedError
@@ -122,8 +122,8 @@ class RemoteTimer:
         """
         self._job = job
         try:
-            return self._device.attempt(ask.request, ask.timeout_s)
-        except DeviceLostError as error:
+            return self._device.call(ask.request, ask.timeout_s)
+        except RunnerLostError as error:
             self._tell(False)
             threading.Thread(target=self._look_for_it, daemon=True).start()
             raise WorkerDiedError(f"a device of key '{self._device.key}' was lost: {error}") from error
@@ -131,14 +131,8 @@ class RemoteTimer:
             self._job = None
 
     def _look_for_it(self) -> None:
-        while not self._closed.wait(self._poll_s):
-            try:
-                found = self._device.try_connect()
-            except (ChanasError, OSError):  # of another kind, say: the right one may come yet
-                continue
-            if isinstance(found, Description):
-                self._tell(True)
-                return
+        if look_for(self._device, lambda _reason: not self._closed.wait(self._poll_s)):
+            self._tell(True)
 
     def renew(self, job: str) -> None:
         """Do nothing: the process there is one for all."""

@@ -23,7 +23,7 @@ from typing import IO, Any
 from chanas.core.codec import from_json, to_json
 from chanas.devices.cores import move_to
 from chanas.errors import ChanasError, MeasureError, SchedulerError, describe, shortage
-from chanas.measuring.local.pool import Awaited, Compute
+from chanas.measuring.fleet import Awaited, Compute
 from chanas.measuring.messages import Answer, Learn, Request
 
 _LEAVE_S = 5.0

@@ -12,9 +12,9 @@ from typing import Any
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ConfigError
-from chanas.measuring.local.pool import Compute
+from chanas.measuring.fleet import Compute
 from chanas.measuring.messages import Answer
-from chanas.measuring.remote.pool import HeldDevices
+from chanas.measuring.remote.held import HeldDevices
 from chanas.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
 from chanas.measuring.shared.timers import LocalTimer, RemoteTimer, Timer, raise_if_killed
 from chanas.measuring.shared.turns import Ask
@@ -144,13 +144,6 @@ class SharedWorkers:
         for slot in self.slots:
             if slot.builder is not None:
                 slot.builder.close()
-
-
-@contextlib.contextmanager
-def open_shared_workers(target: HardwareTarget) -> Iterator[SharedWorkers]:
-    """The workers of this machine and its one device, with the cores that time kept free of this process."""
-    with open_kinds(target, [split_cores(target.num_threads)[0]], {}) as kinds:
-        yield kinds[""]
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""The process that compiles, checks and times: as its parent has it, and what runs in it."""
+"""Compiling and timing in a process of its own: as its parent has it, and what runs in it."""

@@ -38,6 +38,9 @@ class WorkerProcess:
     `command` is what Python runs in it: something else that serves requests as the worker does.
     """
 
+    is_there = True
+    """It is started where it is not."""
+
     def __init__(self, num_threads: int, cores: Sequence[int], command: Sequence[str] | None = None) -> None:
         self._num_threads, self._cores = num_threads, tuple(cores)
         self._command = BACKENDS["llvm"].worker if command is None else tuple(command)
@@ -133,6 +136,9 @@ class WorkerProcess:
             return True
         self._said = (self._said + chunk)[-_KEPT_BYTES:]
         return bool(chunk)
+
+    def restore(self) -> None:
+        """Do nothing: the next call starts a process."""
 
     def stop(self) -> None:
         """End the process; the next call starts another. May be called while another thread waits for an answer."""

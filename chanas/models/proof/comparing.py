@@ -12,7 +12,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.files.scratch import raise_if_full
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import Answer, Build, Compare, ModuleFile
 
 

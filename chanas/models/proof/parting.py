@@ -15,7 +15,7 @@ from chanas.compiler.cpu.module import ProgramModule, program_module
 from chanas.compiler.program import Program, TunedOperation
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.models.graph import numbered
 from chanas.models.lowering import with_outputs
 from chanas.models.proof.comparing import build, compare

@@ -13,7 +13,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.measuring.messages import ModuleFile, Outcome
 from chanas.models.proof.comparing import build, compare
 from chanas.models.proof.parting import first_difference

@@ -24,7 +24,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.scratch import scratch_folder
-from chanas.measuring.local.pool import OpenPool
+from chanas.measuring.fleet import OpenPool
 from chanas.measuring.messages import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
 

@@ -12,7 +12,7 @@ from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import OpenPool, open_workers
+from chanas.measuring.fleet import OpenPool, open_workers
 from chanas.operators.steps import device_workloads
 from chanas.prescheduler.ideas import default_points
 from chanas.prescheduler.records.store import BlockRecord, RecordStore

@@ -23,7 +23,7 @@ from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.locks import one_writer
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import open_workers
+from chanas.measuring.fleet import open_workers
 from chanas.measuring.messages import Outcome, UntunedBlock
 from chanas.prescheduler.tables.lut import Surroundings, surroundings
 

@@ -29,7 +29,7 @@ from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.measuring.canary import Canary
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.measuring.messages import BlockAt, Outcome, median_outcome
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload

@@ -18,7 +18,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.core.units import format_latency
 from chanas.errors import ConfigError, LUTError
-from chanas.measuring.local.pool import OpenPool, open_workers
+from chanas.measuring.fleet import OpenPool, open_workers
 from chanas.prescheduler.tables.calibrate import draw_architectures, measure_networks
 from chanas.prescheduler.tables.lut import BlockTask, surroundings, time_blocks
 from chanas.prescheduler.tables.networks import check_schedules

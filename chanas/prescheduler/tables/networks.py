@@ -21,7 +21,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
 from chanas.errors import LUTError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.measuring.messages import NetworkAt, Outcome
 from chanas.operators.precision import Array
 from chanas.prescheduler.tables.untried import replace_failing

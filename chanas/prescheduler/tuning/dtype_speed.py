@@ -20,7 +20,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.canary import NOISE
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ranked_points

@@ -22,7 +22,7 @@ from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError
 from chanas.measuring.canary import Canary
 from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import OperatorAt, OperatorsAt, Outcome
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records

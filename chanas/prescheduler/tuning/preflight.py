@@ -16,7 +16,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError, ScheduleError
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import OperatorAt
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.records.store import RecordStore

@@ -10,7 +10,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.files.run import RunDirectory
 from chanas.measuring.devices import HoldDevice
-from chanas.measuring.local.pool import OpenPool
+from chanas.measuring.fleet import OpenPool
 from chanas.measuring.shared.turns import Exchange, SharedPool, main
 from chanas.workflows.jobs.plan import JobPlan
 

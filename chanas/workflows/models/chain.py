@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chanas.compiler.program import Program
     from chanas.core.target import HardwareTarget
     from chanas.measuring.devices import HoldDevice
-    from chanas.measuring.local.pool import OpenPool, Pool
+    from chanas.measuring.fleet import OpenPool, Pool
     from chanas.models.graph import Graph
     from chanas.models.proof.proving import Proof
     from chanas.models.proof.reference import Reference
@@ -217,7 +217,7 @@ class LoadedModel:
             RunBusyError: another process tunes with the same records.
         """
         from chanas.measuring.devices import timing_device
-        from chanas.measuring.local.pool import open_workers
+        from chanas.measuring.fleet import open_workers
         from chanas.models.lowering import lower
         from chanas.models.proof.reference import reference_of
         from chanas.prescheduler.program import TunedOperators, check_provable, first_choices, tune_program

@@ -45,7 +45,7 @@ from chanas.workflows.stages.tuning import (
 )
 
 if TYPE_CHECKING:
-    from chanas.measuring.local.pool import OpenPool
+    from chanas.measuring.fleet import OpenPool
     from chanas.prescheduler.tables.lut_check import TableCheck, Tolerances
 
 # Predicted rows are replaced so many at a time: whoever ends `fill` in between keeps those before.

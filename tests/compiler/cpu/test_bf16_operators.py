@@ -16,7 +16,7 @@ from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ScheduleError, TargetError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.epilogues import Epilogue
 from chanas.operators.precision import BFLOAT16
 from chanas.operators.steps import block_workloads

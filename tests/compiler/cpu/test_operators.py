@@ -17,7 +17,7 @@ from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import operator_case
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.epilogues import Epilogue
 from chanas.operators.workload import Operator, Workload
 

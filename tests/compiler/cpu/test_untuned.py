@@ -12,7 +12,7 @@ from chanas.compiler.cpu.untuned import _epilogue, block_module
 from chanas.core.arch import BlockConfig
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ScheduleError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Build, Measure, UntunedBlock
 from chanas.operators.steps import block_workloads
 

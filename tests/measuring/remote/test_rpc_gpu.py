@@ -23,7 +23,7 @@ from chanas.files.run import RunDirectory
 from chanas.measuring import canary
 from chanas.measuring.messages import Build, Measure, OperatorAt
 from chanas.measuring.remote.device import what_it_is
-from chanas.measuring.remote.pool import held_devices
+from chanas.measuring.remote.held import held_devices
 from chanas.measuring.remote.tracker import Address
 from chanas.operators.workload import Workload
 from chanas.workflows.searching.search import search

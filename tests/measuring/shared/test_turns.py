@@ -17,7 +17,7 @@ import pytest
 
 from chanas.core.codec import from_json, to_json
 from chanas.errors import CheckpointError, ConfigError, SchedulerError
-from chanas.measuring.local.pool import wait_for_one
+from chanas.measuring.fleet import wait_for_one
 from chanas.measuring.messages import Answer, Build, ErrorKind, Learn, OperatorAt, Ping, WorkerError
 from chanas.measuring.shared.turns import (
     Answered,

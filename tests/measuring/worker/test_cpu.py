@@ -19,7 +19,7 @@ from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import ReferenceCase, operator_case
 from chanas.core.codec import to_json
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, Build, ErrorKind, Measure, OperatorAt, Ping, WorkerError
 from chanas.operators.precision import FLOAT32
 from chanas.operators.workload import Workload

@@ -16,7 +16,7 @@ from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import operator_case
 from chanas.compiler.cuda.graph import COPIES
 from chanas.devices.timing import Call, TimingSettings
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Build, Crash, ErrorKind, Measure, OperatorAt, OperatorsAt, Ping, WorkerError
 from chanas.measuring.worker import cuda
 from chanas.measuring.worker.cuda import describe

@@ -17,7 +17,7 @@ from chanas.devices.cuda_runtime import CUDADevice, compiled_network
 from chanas.devices.driver import find_gpu
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import BlockAt, Build, Crash, Measure, OperatorAt, Ping
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload

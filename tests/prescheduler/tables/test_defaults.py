@@ -14,7 +14,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ChanasError, MeasureError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Outcome
 from chanas.prescheduler.tables import defaults
 from chanas.prescheduler.tables.defaults import KINDS, Kind, default_table

@@ -18,8 +18,8 @@ from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import tvm_version
 from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.local import pool as local
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring import fleet as local
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import BlockAt
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload

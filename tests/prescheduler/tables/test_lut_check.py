@@ -12,7 +12,7 @@ import pytest
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ConfigError, LUTError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import BlockAt, NetworkAt
 from chanas.prescheduler.tables.lut import surroundings
 from chanas.prescheduler.tables.lut_check import Remeasured, Sample, TableCheck, Tolerances, check_table

@@ -15,7 +15,7 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import in_batches
 from chanas.errors import CheckpointError, LUTError, MeasureError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.prescheduler.tables import networks
 from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks
 

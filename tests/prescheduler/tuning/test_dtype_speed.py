@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chanas.core.target import HardwareTarget
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.tuning.dtype_speed import WORKLOAD, DtypeSpeed, dtype_speed, tell_if_slower
 

@@ -19,7 +19,7 @@ from chanas.compiler.backends import schedule_space
 from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.local.pool import Awaited
+from chanas.measuring.fleet import Awaited
 from chanas.measuring.messages import Answer
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord

@@ -15,7 +15,7 @@ from fast_cases import fast
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
 from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import OperatorsAt
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord

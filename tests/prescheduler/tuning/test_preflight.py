@@ -20,7 +20,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring import devices
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer
 from chanas.operators.steps import tuned_workloads
 from chanas.operators.workload import Workload

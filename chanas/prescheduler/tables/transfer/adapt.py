@@ -19,7 +19,7 @@ from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.measuring.local.pool import OpenPool
+from chanas.measuring.fleet import OpenPool
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
 from chanas.prescheduler.tables.lut import Schedules, existing_table, new_header

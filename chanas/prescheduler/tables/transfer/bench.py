@@ -17,7 +17,7 @@ from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import OpenPool, Pool, open_workers
+from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.operators.steps import tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import rank_records

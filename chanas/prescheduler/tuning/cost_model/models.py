@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
-from chanas.measuring.local.pool import Compute
+from chanas.measuring.fleet import Compute
 from chanas.prescheduler.tuning.cost_model.base import CostModel
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""chanas/measuring/local/locks.py: one process times at a time, one prescheduler works in a run
+"""chanas/measuring/locks.py: one process times at a time, one prescheduler works in a run
 directory."""
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from chanas.errors import ChanasError, MeasureError
-from chanas.measuring.local.locks import LOCK_FOLDER, device_lock
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.locks import LOCK_FOLDER, device_lock
 from chanas.measuring.messages import Ping
 
-from ...compiler.workbench import HOST
+from ..compiler.workbench import HOST
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from chanas.measuring.local.locks import device_lock
+from chanas.measuring.locks import device_lock
 with device_lock():
     print("held", flush=True)
     time.sleep(600)

@@ -1,4 +1,4 @@
-"""chanas/measuring/local/pool.py: a worker that hangs or dies is an answer, and the next call works."""
+"""chanas/measuring/worker/process.py: a worker that hangs or dies is an answer, and the next call works."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from chanas.devices import cores as devices_cores
-from chanas.devices.cores import kept_off, split_cores
+from chanas.devices.cores import split_cores
 from chanas.errors import MeasureError
-from chanas.measuring.local import pool as module
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.messages import Answer, Crash, Hang, Ping, Request
+from chanas.measuring.messages import Crash, Hang, Ping, Request
 from chanas.measuring.worker import process as worker_process
 from chanas.measuring.worker.process import WorkerProcess
-
-from ...compiler.workbench import HOST, device
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -238,154 +232,3 @@ def test_a_busy_worker_ends_with_its_parent() -> None:
         pid = int(parent.stdout.readline())
         parent.kill()
     assert ended(pid)
-
-
-# ---- cores ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("cores", "num_threads", "expected"),
-    [
-        ({3}, 1, ([3], [])),
-        ({5, 3}, 1, ([3], [5])),
-        ({0, 1, 2, 3}, 2, ([0, 1], [2, 3])),
-        ({0, 1}, 2, ([0, 1], [])),
-        ({0}, 2, ([0], [])),
-    ],
-)
-def test_cores_are_split_between_timing_and_compiling(
-    monkeypatch: pytest.MonkeyPatch, cores: set[int], num_threads: int, expected: tuple[list[int], list[int]]
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
-    assert split_cores(num_threads) == expected
-
-
-@pytest.mark.parametrize(("cores", "overlap", "num_builders"), [({0}, False, 1), ({0, 1, 2}, True, 2)])
-def test_builds_overlap_with_timing_when_there_are_cores_left(
-    monkeypatch: pytest.MonkeyPatch, cores: set[int], overlap: bool, num_builders: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
-    with WorkerPool(HOST) as pool:
-        assert (pool.overlap, pool.num_builders) == (overlap, num_builders)
-
-
-def test_a_worker_runs_on_its_cores_only(pool: WorkerPool) -> None:
-    timing, compiling = split_cores(1)
-    timer = pool.measure(Ping(), 60.0).result().result["pid"]
-    builder = pool.build(Ping(), 60.0).result().result["pid"]
-    assert os.sched_getaffinity(timer) == set(timing)
-    assert os.sched_getaffinity(builder) <= set(compiling or timing)
-
-
-# ---- a pool ---------------------------------------------------------------------------------------------------------
-def test_workers_start_when_they_are_needed() -> None:
-    with WorkerPool(device(num_threads=2)) as pool:
-        assert [w._process for w in pool._workers()] == [None] * len(pool._workers())
-
-
-def test_a_pool_that_is_closed_ends_what_is_under_way() -> None:
-    with WorkerPool(HOST) as pool:
-        pid = pool.build(Ping(), 60.0).result().result["pid"]
-        hanging = pool.build(Hang(), 600.0)
-        queued = pool.build(Hang(), 600.0)
-        while not hanging.running():
-            time.sleep(0.01)
-    assert ended(pid)
-    assert all(future.cancelled() or future.exception(20.0) or future.result().error for future in (hanging, queued))
-
-
-class Scripted:
-    """Stands where a `WorkerProcess` stands: notes who is called, and answers when it is let."""
-
-    def __init__(self, log: list[str], mine: str, gate: threading.Event) -> None:
-        self.log, self.mine, self.gate = log, mine, gate
-
-    def call(self, request: Request, timeout_s: float) -> Answer:
-        self.log.append(f"{self.mine} {request.call}")
-        assert self.gate.wait(20.0)
-        return Answer({}, None, 0.0)
-
-    def close(self) -> None:
-        self.gate.set()
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list[str], dict[str, threading.Event]]]:
-    """A pool on two cores whose workers wait for their gates: those of core 0 (it times), 0b (it builds) and 1."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    log: list[str] = []
-    gates = {name: threading.Event() for name in ("0", "0b", "1")}
-    names = iter(("0", "1", "0b"))
-
-    def worker(num_threads: int, cores: Sequence[int], command: object = None) -> Scripted:
-        name = next(names)
-        return Scripted(log, name, gates[name])
-
-    monkeypatch.setattr(module, "WorkerProcess", worker)
-    monkeypatch.setattr(worker_process, "WorkerProcess", worker)
-    with WorkerPool(HOST) as pool:
-        yield pool, log, gates
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def test_the_timing_core_compiles_while_there_is_nothing_to_time(
-    scripted: tuple[WorkerPool, list[str], dict[str, threading.Event]],
-) -> None:
-    pool, log, gates = scripted
-    futures = [pool.build(Say("a"), 1.0)]
-    until(lambda: log == ["1 a"])
-    futures.append(pool.build(Say("b"), 1.0))
-    until(lambda: log == ["1 a", "0b b"])
-    futures += [pool.build(Say("c"), 1.0), pool.measure(Say("t"), 1.0)]
-    time.sleep(0.02)
-    assert log == ["1 a", "0b b"]  # nothing is timed on a core that compiles
-    gates["0b"].set()
-    until(lambda: log == ["1 a", "0b b", "0 t"])
-    time.sleep(0.02)
-    assert len(log) == 3  # and nothing compiled on a core that times
-    gates["0"].set()
-    gates["1"].set()
-    assert all(f.result(20.0).error is None for f in futures)
-
-
-def test_a_free_compiling_core_comes_first(
-    scripted: tuple[WorkerPool, list[str], dict[str, threading.Event]],
-) -> None:
-    pool, log, gates = scripted
-    for gate in gates.values():
-        gate.set()
-    for name in "abc":
-        pool.build(Say(name), 1.0).result(20.0)
-    assert log == ["1 a", "1 b", "1 c"]
-
-
-def test_workers_that_were_warmed_up_are_there_for_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(devices_cores, "split_cores", lambda _num_threads: (cores[:1], cores[-1:]))
-    monkeypatch.setattr(module, "split_cores", lambda _num_threads: (cores[:1], cores[-1:]))
-    with WorkerPool(HOST) as pool:
-        pool.warm_up()
-        started = [w._process.pid for w in pool._workers() if w._process is not None]
-        assert len(started) == 3
-        answers = [pool.measure(Ping(), 60.0).result(), pool.build(Ping(), 60.0).result()]
-        assert [a.error for a in answers] == [None, None]
-        assert [w._process.pid for w in pool._workers() if w._process is not None] == started
-
-
-def test_a_closed_pool_takes_nothing() -> None:
-    with WorkerPool(HOST) as pool:
-        pass
-    with pytest.raises(MeasureError, match="pool that was asked for ping is closed"):
-        pool.build(Ping(), 1.0)
-
-
-def test_a_process_is_kept_off_some_cores_for_a_while() -> None:
-    before = os.sched_getaffinity(0)
-    timing = min(before)
-    with kept_off([timing]):
-        assert os.sched_getaffinity(0) == (before - {timing} or before)
-    assert os.sched_getaffinity(0) == before
