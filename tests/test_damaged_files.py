@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from chanas.bundle.codesign import CoDesign, write_bundle
-from chanas.compiler.cuda.compiled import CompileRecord
+from chanas.compiler.cuda.build import CompileRecord
 from chanas.compiler.cuda.nvrtc import KernelFigures
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, sample

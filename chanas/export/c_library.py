@@ -11,10 +11,9 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
-from chanas.compiler.c_toolchain import find_c_toolchain
 from chanas.compiler.cpu.static_library import Kernels, aligned
-from chanas.compiler.linkers import TOOLS, Tools
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError

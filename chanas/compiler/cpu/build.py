@@ -9,8 +9,8 @@ from typing import Any
 from chanas.compiler.cpu.blocks import network_module
 from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.libraries import export
-from chanas.compiler.linkers import required_linker
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import required_linker
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 

@@ -28,7 +28,7 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.compiler.cpu.arithmetic import arithmetic_of, join, neighbours, pair
-from chanas.compiler.cpu.lanes import repeated, turned
+from chanas.compiler.cpu.intrinsics import repeated, turned
 from chanas.compiler.expressions import epilogue
 from chanas.core.layouts import num_blocks
 from chanas.operators.grouped import abreast

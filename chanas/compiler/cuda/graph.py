@@ -115,21 +115,6 @@ def network_program(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Poi
     return gpu_program(network_launches(blocks, points, target), 1, target)
 
 
-def num_launches(module: Any, function: str = "main") -> int:
-    """Kernels that one run of a program's function launches; those of a CUDA graph are launched as one."""
-    from tvm import relax
-
-    kernels = {gv: f for gv, f in module.functions_items() if not isinstance(f, relax.Function)}
-    called: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and node.op in kernels:
-            called.append(kernels[node.op])
-
-    relax.analysis.post_order_visit(module[function], visit)
-    return sum(max(1, kernel.script().count('"blockIdx.x"')) for kernel in called)
-
-
 @dataclass(frozen=True)
 class _Array:
     """Shape and type of a kernel's argument."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.compiler.backends import backend_of
-from chanas.compiler.cuda.compiled import CompileRecord
+from chanas.compiler.cuda.build import CompileRecord
 from chanas.compiler.cuda.nvrtc import KernelFigures
 from chanas.compiler.space import read_point
 from chanas.core.target import HardwareTarget, tvm_version
