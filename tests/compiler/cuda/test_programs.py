@@ -26,7 +26,7 @@ from ..carried_out import num_launches
 from ..cuda_cases import GPU
 from ..workbench import NANO, NUM_CLASSES
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 REASON = why_no_nvrtc()
 needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
