@@ -15,7 +15,6 @@ import numpy as np
 from tvm import te, tirx, topi
 
 from chanas.compiler.expressions import epilogue, exp
-from chanas.core.layouts import num_blocks
 from chanas.models import elementwise
 from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.graph import Node
@@ -23,6 +22,7 @@ from chanas.models.loops import IN_ORDER, from_start
 from chanas.models.program import tiled_rows
 from chanas.models.reducers import LARGEST, PRODUCT, SMALLEST
 from chanas.models.sampling import deformed, grid_sample, interpolate, roi_align
+from chanas.operators.layout import num_blocks
 
 OPAQUE = 8
 """TVM's mark of functions that are fused with nothing (`relay.OpPatternKind.kOpaque`)."""

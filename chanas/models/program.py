@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from chanas.compiler.cpu.batches import Part
-from chanas.core.layouts import num_blocks
 from chanas.models.graph import Constant
 from chanas.models.sources.model import Array, TensorFacts
+from chanas.operators.layout import num_blocks
 from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
 

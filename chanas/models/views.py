@@ -15,9 +15,9 @@ from typing import Any
 from tvm import s_tir, te
 
 from chanas.compiler.cpu.batches import Part, over_images
-from chanas.core.layouts import num_blocks
 from chanas.models.definitions import MIN_PARALLEL
 from chanas.models.program import MapView, PartOf, Program, TunedOperation, Value
+from chanas.operators.layout import num_blocks
 
 Channels = Sequence[tuple[int, int]]
 """Sources of the channels of a map: the value that each comes from, and its number there."""

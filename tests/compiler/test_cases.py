@@ -22,9 +22,8 @@ from chanas.compiler.cases import (
     operator_tensors,
 )
 from chanas.core.arch import BlockConfig
-from chanas.core.layouts import num_blocks
 from chanas.network.static import block_module, randomise_statistics
-from chanas.operators.layout import unpack_channels
+from chanas.operators.layout import num_blocks, unpack_channels
 from chanas.operators.precision import BFLOAT16
 from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import as_array, transforms

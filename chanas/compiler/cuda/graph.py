@@ -111,7 +111,7 @@ def block_program(block: BlockConfig, points: Sequence[Point], target: HardwareT
 
 def network_program(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:
     """A whole network, from the batch's images [B·C, pixels] to their logits [B, classes]; from 8 images on there are
-    rows of logits beyond those, up to a multiple of 8 (`core.layouts.num_rows`)."""
+    rows of logits beyond those, up to a multiple of 8 (`operators.layout.num_rows`)."""
     return gpu_program(network_launches(blocks, points, target), 1, target)
 
 

@@ -16,9 +16,9 @@ from chanas.compiler.cpu.points import Bands, BlockConvPoint, LoopOrder, Padding
 from chanas.compiler.cpu.space import max_accumulators
 from chanas.compiler.space import Named, ScheduleSpace, Split, factorisations
 from chanas.core.arch import SearchSpace
-from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.layout import num_blocks
 from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Operator, Workload, ends_in_half_a_block, tiled_columns
