@@ -91,6 +91,7 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     from tuning import tune_blocks
 
     from chanas.compiler.cases import mean_network_weight_bytes
+    from chanas.operators.steps import device_workloads
     from chanas.prescheduler.tables.lut import Surroundings
     from chanas.prescheduler.tables.networks import compile_networks
 
@@ -102,15 +103,11 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     if outcome.seconds is None:
         raise MeasureError(f"the network could not be compiled and timed: {outcome.error}")
     whole = {"sum_of_blocks_s": sum(lut.block_s(b) for b in blocks), "whole_s": outcome.seconds}
-    return job, {"tuning": tuned.to_json(), **whole, "num_launches": launches(lut, job, target)}
-
-
-def launches(lut: Any, job: NetworkJob, target: HardwareTarget) -> int:
-    """Kernels of a network; its CUDA graph is one launch."""
-    from chanas.compiler.cuda.graph import network_program, num_launches
-    from chanas.prescheduler.tables.networks import block_points
-
-    return num_launches(network_program(job.blocks, block_points(lut, job.blocks), target))
+    return job, {
+        "tuning": tuned.to_json(),
+        **whole,
+        "num_launches": sum(len(device_workloads(block, target)) for block in blocks),
+    }
 
 
 def compare(

@@ -154,7 +154,7 @@ def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from chanas.compiler.cpu import build, c_kernels
     from chanas.compiler.cuda import build as cuda_build
-    from chanas.compiler.cuda.nvrtc_libraries import NVRTCLibrary
+    from chanas.compiler.cuda.nvrtc import NVRTCLibrary
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise AssertionError("the compiler runs in the process of the user")

@@ -45,10 +45,10 @@ TVM_IN_FUNCTIONS = (
 PURE = (
     "core/arch.py",
     "core/genome.py",
-    "core/layouts.py",
     "core/units.py",
     "operators/epilogues.py",
     "operators/grouped.py",
+    "operators/precision.py",
     "operators/transposed.py",
     "operators/winograd.py",
     "operators/workload.py",

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
-from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.operators.layout import num_blocks
 from chanas.operators.steps import Step, block_workloads
 from chanas.operators.workload import Workload
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
-from chanas.compiler.c_toolchain import find_c_toolchain
 from chanas.compiler.cpu.c_kernels import CallList, Place
 from chanas.compiler.cpu.module import program_module
-from chanas.compiler.linkers import TOOLS, Tools
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
 from chanas.export import c_sources

@@ -14,7 +14,7 @@ from typing import Any
 
 import chanas
 from chanas.compiler.backends import backend_of
-from chanas.compiler.c_toolchain import CToolchain
+from chanas.compiler.toolchains import CToolchain
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.host import load_target

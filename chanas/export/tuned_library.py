@@ -13,8 +13,7 @@ import numpy as np
 from safetensors import safe_open
 
 from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
-from chanas.compiler.c_toolchain import find_c_toolchain
-from chanas.compiler.linkers import TOOLS, Tools
+from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
 from chanas.core.units import format_bytes
 from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources

@@ -17,7 +17,6 @@ from tvm import te, tirx, topi
 from chanas.compiler.cpu.generic import KEPT
 from chanas.compiler.expressions import epilogue, exp
 from chanas.compiler.program import tiled_rows
-from chanas.core.layouts import num_blocks
 from chanas.models import elementwise
 from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.graph import Node
@@ -25,6 +24,7 @@ from chanas.models.loops import IN_ORDER, from_start
 from chanas.models.reducers import LARGEST, PRODUCT, SMALLEST
 from chanas.models.sampling import SAMPLED
 from chanas.models.windows import WINDOWS
+from chanas.operators.layout import num_blocks
 
 Definition = Callable[..., Any]
 _DEFINED: dict[str, Definition] = {**IN_ORDER, **SAMPLED, **WINDOWS}

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from chanas.compiler.program import MapView, Part, PartOf, Program, TunedOperation
-from chanas.core.layouts import num_blocks
+from chanas.operators.layout import num_blocks
 
 Channels = Sequence[tuple[int, int]]
 """Sources of the channels of a map: the value that each comes from, and its number there."""

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chanas.core.layouts import num_blocks, num_rows
 from chanas.core.target import HardwareTarget
 from chanas.operators.epilogues import value_at_zero
 from chanas.operators.grouped import abreast
@@ -24,6 +23,18 @@ from chanas.operators.winograd import as_array, transforms
 from chanas.operators.workload import WINOGRAD, Workload, extra_names, winograd_axis, winograd_counts, winograd_plans
 
 Shape = tuple[int, ...]
+_ROW_MULTIPLE = 8
+"""Maps of 49, 100 or 196 pixels get 7, 4 and 4 rows more; the larger ones of the presets none, nor do 8 images."""
+
+
+def num_blocks(channels: int, lanes: int) -> int:
+    """Channel blocks that hold `channels`."""
+    return -(-channels // lanes)
+
+
+def num_rows(pixels: int) -> int:
+    """Rows that maps of so many pixels together have in a GPU's memory: from 8 on rounded up to a multiple of 8."""
+    return pixels if pixels < _ROW_MULTIPLE else -(-pixels // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 @dataclass(frozen=True)

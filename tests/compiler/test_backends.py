@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from chanas.bundle.runtimes import RUNTIMES, packed_parameters
-from chanas.compiler.backends import BACKENDS, Backend, backend_of, schedule_space
+from chanas.compiler.backends import BACKENDS, Backend
 from chanas.compiler.cases import case_of, network_case, random_network
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
@@ -41,18 +41,6 @@ def test_a_worker_is_a_module_of_its_own(backend: Backend) -> None:
     assert option == "-m"
     assert importlib.util.find_spec(module) is not None
     assert [other.worker for other in BACKENDS.values()].count(backend.worker) == 1
-
-
-@each_target
-def test_the_operators_of_a_block_have_points_with_features(target: HardwareTarget) -> None:
-    backend, rng = backend_of(target), np.random.default_rng(0)
-    lengths = set()
-    for workload in device_workloads(small_block(), target):
-        space = schedule_space(workload, target)
-        features = backend.features(space, space.groups(space.sample(1, rng)[0]), target)
-        assert np.isfinite(features).all()
-        lengths.add(len(features))
-    assert len(lengths) == 1
 
 
 @each_target

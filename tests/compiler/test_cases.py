@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from chanas.compiler.cases import (
     operator_tensors,
 )
 from chanas.core.arch import BlockConfig
-from chanas.core.layouts import num_blocks
 from chanas.network.static import block_module, randomise_statistics
-from chanas.operators.layout import unpack_channels
+from chanas.operators.layout import num_blocks, unpack_channels
+from chanas.operators.precision import BFLOAT16
 from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import as_array, transforms
 from chanas.operators.workload import Workload
@@ -134,6 +135,12 @@ def test_all_arguments_of_a_block_but_the_first_are_weights(block: BlockConfig) 
     case = block_case(block, device(8))
     assert case.weights == tuple(range(1, len(case.arguments)))
     assert case.weight_bytes >= sum(w.weight_bytes for w in block_workloads(block))  # packed weights are padded
+
+
+def test_a_block_of_bfloat16_has_fewer_parameters() -> None:
+    plain, mine = (block_case(BLOCKS[3], dataclasses.replace(device(16), dtype=d)) for d in ("float32", "bfloat16"))
+    assert mine.weight_bytes < 0.6 * plain.weight_bytes
+    assert mine.tolerance == BFLOAT16.block_tolerance > plain.tolerance
 
 
 def test_gates_and_residuals_are_not_weights() -> None:

@@ -29,6 +29,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
+from chanas.errors import TargetError
 from chanas.files.run import RunDirectory
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.fleet import WorkerPool
@@ -100,6 +101,18 @@ DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes 
 NEON = dataclasses.replace(device(lanes=4), num_vector_registers=32)
 """This machine, used as an ARM core is: short vectors, and as many registers as long ones have."""
 DEVICES["neon"] = NEON
+BF16 = dataclasses.replace(device(), name="cpu-bf16", dtype="bfloat16")
+
+
+def has_bfloat16() -> bool:
+    try:
+        load_target("cpu", 1, "bf16")
+    except TargetError:
+        return False
+    return True
+
+
+needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="this processor lacks AVX512_BF16")
 
 
 # ---- random operators and points ------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 
 from chanas.bundle.codesign import CoDesign, write_bundle
 from chanas.commands.main import app
-from chanas.compiler.c_toolchain import search_path
-from chanas.compiler.linkers import Tools
+from chanas.compiler.toolchains import Tools, search_path
 from chanas.core.arch import SearchSpace
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget

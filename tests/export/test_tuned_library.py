@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from chanas.bundle.tuned import DOCUMENT, RANDOM_WEIGHTS, SOURCE, TunedNetwork
 from chanas.commands.main import app
-from chanas.compiler.linkers import Tools
+from chanas.compiler.toolchains import Tools
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export import folders

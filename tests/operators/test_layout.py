@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas.core.layouts import num_blocks
 from chanas.operators.layout import (
     PLAIN,
     ROWS,
@@ -17,6 +16,7 @@ from chanas.operators.layout import (
     Layout,
     in_words,
     input_shape,
+    num_blocks,
     operator_inputs,
     output_shape,
     pack_channels,

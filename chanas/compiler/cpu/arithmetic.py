@@ -23,7 +23,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from chanas.compiler.intrinsics import register_intrinsic
+from chanas.compiler.expressions import register_intrinsic
 from chanas.operators.precision import BFLOAT16, FLOAT32, Precision
 
 _DOT, _PAIR, _ROUND = "tirx.chanas_bf16_dot", "tirx.chanas_bf16_pair", "tirx.chanas_bf16_round"

@@ -9,9 +9,9 @@ from typing import Any
 from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.libraries import export
-from chanas.compiler.linkers import required_linker
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import required_linker
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.space import Named, ScheduleSpace
-from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.operators.layout import num_blocks
 
 _PIXEL_SPLITS = ("split_m", "split_h", "split_w")
 """Coordinates whose last factor is a side of the tile's pixels."""

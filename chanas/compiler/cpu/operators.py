@@ -28,11 +28,10 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.compiler.cpu.arithmetic import arithmetic_of, join, neighbours, pair
-from chanas.compiler.cpu.lanes import repeated, turned
+from chanas.compiler.cpu.intrinsics import repeated, turned
 from chanas.compiler.expressions import epilogue
-from chanas.core.layouts import num_blocks
 from chanas.operators.grouped import abreast
-from chanas.operators.layout import Blocks, Shape, input_shape, output_shape
+from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (

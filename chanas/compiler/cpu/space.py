@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from chanas.compiler.cpu.points import (
@@ -27,10 +27,10 @@ from chanas.compiler.cpu.points import (
     WinogradPoint,
 )
 from chanas.compiler.space import Coordinate, ScheduleSpace, factorisations
-from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.grouped import abreast
+from chanas.operators.layout import num_blocks
 from chanas.operators.precision import BFLOAT16, FLOAT32
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
@@ -112,18 +112,19 @@ def _by_lane(target: HardwareTarget) -> bool:
     return target.vector_lanes <= 4
 
 
-def _allowed(tiles: Iterable[Tile], target: HardwareTarget, smallest: int = 1) -> frozenset[Tile]:
+def _allowed(tiles: Collection[Tile], target: HardwareTarget, fewest: int = 1) -> frozenset[Tile]:
     """Select the tiles whose sums fit in registers and that are worth a try.
 
-    All of at least `smallest` sums; with short vectors those that fit with their operands, hide the latency of
-    multiply-adds and need few loads for each, as far as the factors allow (the paper's register blocking, section 4.5).
+    All of at least `fewest` sums, as far as the factors allow; with short vectors those that fit with their operands,
+    hide the latency of multiply-adds and need few loads for each (the paper's register blocking, section 4.5).
     """
     if not _by_lane(target):
+        smallest = min(fewest, max(tile.num_sums for tile in tiles))
         return frozenset(tile for tile in tiles if tile.num_sums >= smallest)
     room = target.num_vector_registers - _RESERVED_BESIDE_OPERANDS
     fitting = [tile for tile in tiles if tile.num_registers <= room]
-    fewest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
-    loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= fewest}
+    smallest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
+    loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= smallest}
     most = max(_MAX_LOADS, _MAX_LOADS_OVER_LEAST * min(loads.values()))
     return frozenset(tile for tile, ratio in loads.items() if ratio <= most)
 
@@ -369,10 +370,9 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
         for _, n_i in factorisations(blocks, 2, limit)
         if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
     ]
-    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
     reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
-    allowed = _allowed(tiles, target, smallest)
+    allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: BlockConvPoint) -> bool:
         (bands, steps, h_i), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
@@ -430,9 +430,8 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
         for n_i in {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}
         if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
     }
-    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in by_name["split_k"] for (r,) in by_name["reduce"]}
-    allowed = _allowed(tiles, target, smallest)
+    allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: GroupConvPoint) -> bool:
         (_, steps, h_i), (w_o, w_i) = p.h, p.w
@@ -499,10 +498,9 @@ def _sums_of_bands(
     }
     fewest_places = min(fewest_places, max(m for m, _ in shapes))
     shapes = {(m, n) for m, n in shapes if m >= fewest_places}
-    smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in shapes))
     steps = [k * taps for _, k in k_options]
     tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
-    allowed = _allowed(tiles, target, smallest)
+    allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: WinogradPoint) -> bool:
         (bands, _, rows), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n

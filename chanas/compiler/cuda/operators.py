@@ -18,9 +18,8 @@ from typing import Any
 from tvm import te, tirx
 
 from chanas.compiler.expressions import epilogue
-from chanas.core.layouts import num_rows
 from chanas.errors import ScheduleError
-from chanas.operators.layout import ROWS, input_shape, operator_inputs
+from chanas.operators.layout import ROWS, input_shape, num_rows, operator_inputs
 from chanas.operators.workload import Workload
 
 Compute = Callable[[Workload, Any, Sequence[Any], Sequence[Any]], Any]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cuda.compiled import CompileRecord
+from chanas.compiler.cuda.build import CompileRecord
 from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
 from chanas.compiler.cuda.operators import is_dense
 from chanas.compiler.space import Point

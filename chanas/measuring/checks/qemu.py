@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.compiler.c_toolchain import find_c_toolchain, search_path
 from chanas.compiler.cases import ReferenceCase, relative_error
-from chanas.compiler.linkers import TOOLS, Platform, Tools
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import TOOLS, Platform, Tools, find_c_toolchain, search_path
 from chanas.core.arch import BlockConfig
 from chanas.errors import TargetError
 from chanas.measuring.messages import BlockAt, Build

@@ -13,8 +13,8 @@ import numpy as np
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import case_of
-from chanas.compiler.linkers import find_linker, no_cross_linker
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import find_linker, no_cross_linker
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, TargetError

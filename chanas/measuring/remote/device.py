@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import chanas
-from chanas.compiler.linkers import find_linker, no_cross_linker
+from chanas.compiler.toolchains import find_linker, no_cross_linker
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError

@@ -80,9 +80,9 @@ def build(request: Build, compile_: Compile) -> dict[str, str] | None:
 
 def compile_point(request: CompilePoint) -> dict[str, Any]:
     """Compile one schedule point of one operator to a cubin and read its figures; nothing is kept of the code."""
-    from chanas.compiler.cuda import compiled
+    from chanas.compiler.cuda import build
 
-    return compiled.compile_point(request.workload, request.point, request.target).to_json()
+    return build.compile_point(request.workload, request.point, request.target).to_json()
 
 
 # ---- timing ---------------------------------------------------------------------------------------------------------

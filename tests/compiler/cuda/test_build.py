@@ -11,11 +11,12 @@ import pytest
 
 from chanas.compiler.backends import schedule_operator, schedule_space
 from chanas.compiler.cuda import nvrtc as cuda_nvrtc
-from chanas.compiler.cuda.build import build_kernel, verify
-from chanas.compiler.cuda.compiled import CompileRecord, compile_point
+from chanas.compiler.cuda.build import CompileRecord, build_kernel, compile_point, verify
 from chanas.compiler.cuda.nvrtc import (
     GPUCompileError,
     KernelFigures,
+    NVRTCError,
+    NVRTCLibrary,
     check_arch,
     compile_cubin,
     compiler_name,
@@ -23,7 +24,6 @@ from chanas.compiler.cuda.nvrtc import (
     supported_archs,
     why_no_nvrtc,
 )
-from chanas.compiler.cuda.nvrtc_libraries import NVRTCError, NVRTCLibrary
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
 from chanas.errors import MeasureError, TargetError

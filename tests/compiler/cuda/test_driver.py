@@ -12,7 +12,7 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
-from chanas.compiler.linkers import find_linker
+from chanas.compiler.toolchains import find_linker
 from chanas.core.target import this_machine
 from chanas.devices.cores import split_cores
 from chanas.measuring.messages import Build, OperatorAt

@@ -16,7 +16,6 @@ from chanas.compiler.cuda.graph import (
     gpu_program,
     network_launches,
     network_program,
-    num_launches,
     operator_launches,
     operator_program,
 )
@@ -27,7 +26,7 @@ from chanas.errors import ScheduleError
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload
 
-from ..carried_out import Array, run_program
+from ..carried_out import Array, num_launches, run_program
 from ..cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS, key
 from ..workbench import NANO, NUM_CLASSES
 

@@ -14,7 +14,7 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.build import kernel_text
-from chanas.compiler.cuda.graph import block_launches, gpu_program, network_program, num_launches
+from chanas.compiler.cuda.graph import block_launches, gpu_program, network_program
 from chanas.compiler.cuda.nvrtc import compile_cubin, why_no_nvrtc
 from chanas.compiler.cuda.programs import build_program, graphs, rewritten
 from chanas.compiler.cuda.space import GPUSpace
@@ -22,6 +22,7 @@ from chanas.compiler.space import Point
 from chanas.core.target import gpu_in_dtype
 from chanas.operators.steps import device_workloads
 
+from ..carried_out import num_launches
 from ..cuda_cases import GPU
 from ..workbench import NANO, NUM_CLASSES
 

@@ -1,4 +1,4 @@
-"""chanas/compiler/cuda/nvrtc_libraries.py: the newest copy of NVRTC that knows an architecture compiles for
+"""chanas/compiler/cuda/nvrtc.py: the newest copy of NVRTC that knows an architecture compiles for
 it; where none does, one line says what each has and what to install."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chanas.compiler.cuda import nvrtc_libraries as module
-from chanas.compiler.cuda.nvrtc_libraries import OLDER, OLDER_ARCHS, NVRTCError, NVRTCLibrary, library_for, newest_first
+from chanas.compiler.cuda import nvrtc as module
+from chanas.compiler.cuda.nvrtc import OLDER, OLDER_ARCHS, NVRTCError, NVRTCLibrary, library_for, newest_first
 from chanas.errors import TargetError
 
 ROOT = Path(__file__).resolve().parents[3]
