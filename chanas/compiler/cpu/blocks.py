@@ -15,7 +15,7 @@ from typing import Any
 
 from chanas.compiler.cpu.batches import NO_PARTS, over_images
 from chanas.compiler.cpu.families import apply_point, compute, family_of, flatten_output
-from chanas.compiler.cpu.shapes import Shape, Shapes, extra_shapes, input_shape
+from chanas.compiler.cpu.shapes import Shapes, extra_shapes, input_shape
 from chanas.compiler.program import Part
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
@@ -50,10 +50,10 @@ class _View:
         return self.packed[position + self.offset]
 
 
-def _views(packed: Any, shapes: Sequence[Shape]) -> list[_View]:
-    """Arrays of these shapes, one behind the other."""
-    offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=0)
-    return [_View(packed, offset, shape) for offset, shape in zip(offsets, shapes, strict=False)]
+def _views(packed: Any, shapes: Sequence[Shapes]) -> list[list[_View]]:
+    """The arrays of each operator, of these shapes, one behind the other."""
+    offsets = itertools.accumulate((math.prod(shape) for own in shapes for shape in own), initial=0)
+    return [[_View(packed, next(offsets), shape) for shape in own] for own in shapes]
 
 
 def schedule_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
@@ -96,10 +96,9 @@ def _schedule_steps(
     shapes = [_parameter_shapes(workload, lanes) for workload in workloads]
     num_parameters = sum(math.prod(shape) for own in shapes for shape in own)
     packed = te.placeholder((num_parameters,), name="parameters")
-    values, views = [x, *extras], iter(_views(packed, [shape for own in shapes for shape in own]))
-    for i, (workload, step) in enumerate(zip(workloads, steps, strict=True)):
+    values = [x, *extras]
+    for i, (workload, step, parameters) in enumerate(zip(workloads, steps, _views(packed, shapes), strict=True)):
         current, *beside = (values[value] for value in step.reads)
-        parameters = list(itertools.islice(views, len(shapes[i])))
         values.append(compute(workload, lanes, f"op{i}_", current, parameters, beside))
     arguments = [x, *([packed] if num_parameters else []), *extras, values[-1]]
     sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
