@@ -10,8 +10,8 @@ from typing import Any
 from chanas.models.graph import Graph, Node, Read, Rewriter, numbered, with_constant_second
 
 Pattern = tuple[Any, ...]
-"""What a value is: `X`, whatever stands there; the product of two patterns; a pattern plus a number, or times one; or a
-function of a pattern, by its name."""
+"""A way to compute a value: `X`, whatever stands there; the product of two patterns; a pattern plus a number, or times
+one; or a function of a pattern, by its name."""
 X: Pattern = ("x",)
 _CLIPPED: dict[tuple[float, float], tuple[str, Pattern]] = {
     (0.0, math.inf): ("relu", X),

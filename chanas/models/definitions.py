@@ -40,11 +40,6 @@ def _defines(*ops: str) -> Callable[[Definition], Definition]:
     return register
 
 
-def is_defined(op: str) -> bool:
-    """True of operators that `define` takes."""
-    return op in _DEFINED or op in ELEMENTWISE
-
-
 def define(node: Node, lanes: int, *reads: Any) -> Any:
     """The tensor of a node's output, from those that it reads."""
     if node.op in ELEMENTWISE:

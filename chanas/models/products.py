@@ -1,6 +1,4 @@
-"""What goes into products with weights: scales and shifts before and after them, and padding, which a window does by
-itself.
-"""
+"""Products with weights that take over their neighbours: scales and shifts before and after them, and padding."""
 
 from __future__ import annotations
 

@@ -50,10 +50,10 @@ class _View:
         return self.packed[position + self.offset]
 
 
-def _views(packed: Any, shapes: Sequence[Shape]) -> list[_View]:
-    """Arrays of these shapes, one behind the other."""
-    offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=0)
-    return [_View(packed, offset, shape) for offset, shape in zip(offsets, shapes, strict=False)]
+def _views(packed: Any, shapes: Sequence[Sequence[Shape]]) -> list[list[_View]]:
+    """The arrays of each operator, of these shapes, one behind the other."""
+    offsets = itertools.accumulate((math.prod(shape) for own in shapes for shape in own), initial=0)
+    return [[_View(packed, next(offsets), shape) for shape in own] for own in shapes]
 
 
 def schedule_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
@@ -97,10 +97,9 @@ def _schedule_steps(
     x, *extras = (te.placeholder(argument.shape, argument.dtype, name=argument.name) for argument in inputs)
     num_parameters = sum(math.prod(shape) for own in shapes for shape in own)
     packed = te.placeholder((num_parameters,), name="parameters")
-    values, views = [x, *extras], iter(_views(packed, [shape for own in shapes for shape in own]))
-    for i, (workload, step) in enumerate(zip(workloads, steps, strict=True)):
+    values = [x, *extras]
+    for i, (workload, step, parameters) in enumerate(zip(workloads, steps, _views(packed, shapes), strict=True)):
         current, *beside = (values[value] for value in step.reads)
-        parameters = list(itertools.islice(views, len(shapes[i])))
         values.append(compute(workload, lanes, f"op{i}_", current, parameters, beside))
     arguments = [x, *([packed] if num_parameters else []), *extras, values[-1]]
     sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
