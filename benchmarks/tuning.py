@@ -17,6 +17,7 @@ from typing import Any
 from chanas.compiler.backends import case_of
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.effort import Effort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
@@ -29,11 +30,10 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tables.lut import Surroundings
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
 """An operator in a loop of its own: its weights and its code stay in the nearest cache that holds them."""
-_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 15, 0.004, 0.02
+_SETTINGS = TimingSettings(15, 0.004, 0.02)
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,9 @@ def tune_operators(
     scratch.mkdir(parents=True, exist_ok=True)
     store = RecordStore(scratch / "records.sqlite", target)
     try:
-        config = TuneConfig(num_trials=num_trials)
-        cold_bytes, code_copies = around.weight_bytes, around.num_blocks
+        effort = Effort(trials=num_trials, seed=seed)
         start = time.perf_counter()
-        jobs = TuningJobs(
-            pool, target, store, config, scratch, seed=seed, cold_bytes=cold_bytes, code_copies=code_copies
-        )
+        jobs = TuningJobs(pool, target, store, effort, scratch, around.weight_bytes, around.num_blocks)
         records = jobs.run(workloads)
         wall_s = time.perf_counter() - start
         failures = [r.error or "" for w in records for r in store.load(w.key) if r.seconds is None]
@@ -95,8 +92,7 @@ def tune_operators(
 
 
 def _timing(library: Path, case: Path, around: Surroundings) -> Measure:
-    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
-    return Measure(library=library, case=case, settings=settings)
+    return Measure(library=library, case=case, settings=_SETTINGS.cold(around.weight_bytes, around.num_blocks))
 
 
 def time_operators(

@@ -38,7 +38,7 @@ from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.take_over import take_over
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner
 
 Digests = Iterator[tuple[str, str]]
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,7 +164,7 @@ def proposals() -> Digests:
             for name, target, workload in chosen:
                 model = models.setdefault(f"{workload.op} {name}", cost_model(kind, target, seed))
                 space = schedule_space(workload, target)
-                tuner, asked = OperatorTuner(space, model, TuneConfig(num_trials=16), [], seed), []
+                tuner, asked = OperatorTuner(space, model, 16, [], seed), []
                 while points := tuner.propose():
                     asked += points
                     tuner.observe([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from chanas.compiler.backends import case_of, schedule_space
 from chanas.core.target import HardwareTarget
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import CANARY
 from chanas.measuring.answers import Answer
 from chanas.measuring.local.pool import Pool
 from chanas.measuring.outcomes import Reading
@@ -36,7 +36,7 @@ LIMIT = 0.25
 """Drift, as a share, beyond which a timing is repeated."""
 _MAX_TRIES = 3
 _NUM_FIRST = 3  # readings before anything else, so that there is a median to drift from
-_SETTINGS, _TIMEOUT_S = TimingSettings(repeats=7, min_repeat_s=0.0005), 30.0
+_TIMEOUT_S = 30.0
 
 
 @dataclass
@@ -55,7 +55,7 @@ class _Operator:
             point = schedule_space(WORKLOAD, self.target).middle
             build = BuildOperator(target=self.target, library=library, workload=WORKLOAD, point=point)
             self.works = pool.build(build, _TIMEOUT_S).result().error is None
-        return Measure(library=library, case=case, settings=_SETTINGS) if self.works else None
+        return Measure(library=library, case=case, settings=CANARY) if self.works else None
 
 
 class Canary:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from chanas.compiler.space import Point
+from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_bytes
 from chanas.errors import MeasureError, ModelError
@@ -27,7 +28,6 @@ from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.jobs import TuningJobs, legal_records
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families, try_points
 from chanas.prescheduler.tuning.take_over import TakenOver, tune_share
-from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 _NUM_LIKELY = 3
@@ -58,24 +58,6 @@ class ChosenOperator:
 
 
 Choices = Mapping[tuple[Workload, ...], ChosenOperator]
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The effort that a network is tuned with.
-
-    config     trials per operator, kept ones included
-    deadline_s reading of `time.monotonic` at which tuning ends
-    cost_model gp, random, or attention:FILE (`cost_model.models`)
-    tune_share the fewest operators that make up so much of all operations are tuned; the others take schedules over
-    """
-
-    config: TuneConfig
-    deadline_s: float = math.inf
-    cost_model: str = "gp"
-    seed: int = 0
-    warm_start: WarmStart | None = None
-    tune_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -134,10 +116,12 @@ def tune_program(
     program: Program,
     target: HardwareTarget,
     store: RecordStore,
-    settings: ModelSettings,
+    effort: NetworkEffort,
     pool: Pool,
     scratch: Path,
     *,
+    warm_start: WarmStart | None = None,
+    deadline_s: float = math.inf,
     progress: bool = True,
     keep_best: Callable[[Choices], object] | None = None,
 ) -> TunedOperators:
@@ -147,6 +131,8 @@ def tune_program(
     Args:
         pool: builds and times.
         scratch: a folder for what is made on the way.
+        warm_start: the opened records that the effort names.
+        deadline_s: reading of `time.monotonic` at which tuning ends, whatever minutes the effort has.
         progress: show a progress bar.
         keep_best: gets what is best so far, about once a minute.
 
@@ -156,31 +142,29 @@ def tune_program(
     workloads, before = program.workloads(), store.count()
     canary = Canary(target, scratch, store.add_canary)
 
-    left_s = max(0.0, settings.deadline_s - time.monotonic())
+    left_s = max(0.0, deadline_s - time.monotonic())
     settle_s = min(_SETTLE_S * len(workloads), _SETTLE_SHARE * left_s)
     jobs = TuningJobs(
         pool,
         target,
         store,
-        settings.config,
+        effort,
         scratch,
-        settings.cost_model,
-        settings.seed,
         weight_bytes(program),
         len(program.tuned),
         canary,
-        settings.warm_start,
-        settings.deadline_s - settle_s,
-        settings.deadline_s,
+        warm_start,
+        deadline_s - settle_s,
+        deadline_s,
         keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store)),
     )
     if left_s:
-        require_families(remaining_workloads(workloads, target, store, settings.config), target, pool, scratch)
+        require_families(remaining_workloads(workloads, target, store, effort.num_trials), target, pool, scratch)
     groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
-    found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
+    found = tune_share(jobs, workloads, counts, effort.tune_share, groups, progress)
     choices = with_defaults(program, target, choose(program, found.records, found.taken))
-    after, start = store.count(), settings.warm_start
-    used = "" if start is None else start.describe(store.warm_starts([w.key for w in workloads]))
+    after = store.count()
+    used = "" if warm_start is None else warm_start.describe(store.warm_starts([w.key for w in workloads]))
     stopped = sum(jobs.is_stopped(w) for w in workloads)
     return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], stopped, canary.describe(), used)
 

@@ -19,7 +19,7 @@ from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import BLOCK
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.locks import one_writer
 from chanas.measuring.candidates import Candidate, CandidatePipeline
@@ -30,7 +30,6 @@ from chanas.prescheduler.tables.lut import Surroundings, surroundings
 
 # A killed process loses no more blocks than this.
 _SAVE_EVERY = 16
-_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
 # Untuned loops are up to some fifty times as slow as tuned ones, and built by a compiler that unrolls them.
 _TIMEOUT_S = 120.0
 
@@ -65,11 +64,10 @@ def _candidate(
 ) -> Candidate[BlockConfig]:
     case, library = scratch / f"{block.key}.npz", scratch / f"{block.key}.so"
     plain_block_case(block).save(case)
-    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes)
     return Candidate(
         token=block,
         build=BuildUntunedBlock(target=target, library=library, block=block),
-        timing=MeasureNetwork(library=library, case=case, settings=settings),
+        timing=MeasureNetwork(library=library, case=case, settings=BLOCK.cold(around.weight_bytes)),
         timeout_s=_TIMEOUT_S,
     )
 

@@ -19,11 +19,12 @@ from chanas.compiler.cases import mean_network_weight_bytes
 from chanas.compiler.space import Point
 from chanas.core import genome
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import BLOCK
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
@@ -43,11 +44,9 @@ from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
 from chanas.prescheduler.tuning.take_over import TunedShare, tune_share
-from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 _NETWORKS_FOR_MEAN = 64
-_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
 # Rounds of a block, seconds that they lie apart where others are timed meanwhile, and libraries that are kept for them.
 _ROUNDS, _APART_S, _GROUP = 3, 4.0, 64
 # When a block built from the best schedules fails, the next best of each operator are tried this many times.
@@ -91,50 +90,34 @@ def surroundings(space: SearchSpace, num_classes: int, seed: int = 0, dtype: str
     return Surroundings(mean_network_weight_bytes(networks, dtype), round(np.mean([len(n) for n in networks])))
 
 
-@dataclass(frozen=True)
-class TableSettings:
-    """The effort that a table is made with.
-
-    config           how operators are explored
-    sub_spaces       the blocks of these; of all where there are none
-    only             these blocks alone are tuned and timed, and no other row changes
-    model            the cost model: gp, random, or attention:FILE
-    num_calibration  whole networks to calibrate the table with, unless nothing of it has changed since it last was
-    warm_start       another device's records, which the tuning of an operator begins with
-    tune_share       the fewest operators that make up so much of all operations are tuned; the others take over the
-                     schedules of similar ones
-    """
-
-    config: TuneConfig
-    sub_spaces: tuple[SubSpace, ...] | None = None
-    only: Sequence[BlockConfig] | None = None
-    model: str = "gp"
-    seed: int = 0
-    num_calibration: int = 0
-    warm_start: WarmStart | None = None
-    tune_share: float = 1.0
-
-
 def preschedule(
     run: RunDirectory,
     task: Task,
     target: HardwareTarget,
-    settings: TableSettings,
+    effort: TableEffort,
     *,
+    only: Sequence[BlockConfig] | None = None,
+    warm_start: WarmStart | None = None,
     progress: bool = True,
     open_pool: OpenPool | None = None,
 ) -> PrescheduleSummary:
-    """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused.
+    """Tune all operators of the space (or of some sub-spaces) and write the LUT; every kept record is reused. It is
+    calibrated unless nothing of it has changed since it last was.
 
-    `open_pool` is for devices that are not this machine.
+    Args:
+        only: these blocks alone are tuned and timed, and no other row changes.
+        warm_start: the opened records that the effort names.
+        open_pool: is for devices that are not this machine.
 
     Raises:
+        ConfigError: there is no such sub-space.
         RunBusyError: another process writes to the run directory.
         MeasureError: a family of operators works at no schedule that was tried, and nothing is tuned (`preflight`); or
             blocks remain for which no combination of schedules works: the LUT holds all others.
     """
-    blocks = task.blocks(settings.sub_spaces) if settings.only is None else tuple(settings.only)
-    build = _Build(run, task, target, settings, blocks, progress, open_pool)
+    sub_spaces = task.space.named_sub_spaces(effort.sub_spaces)
+    blocks = task.blocks(sub_spaces) if only is None else tuple(only)
+    build = _Build(run, task, target, effort, warm_start, sub_spaces, blocks, progress, open_pool)
     with one_writer(run.records):
         _remove_leftovers(run.luts)
         store = RecordStore(run.records, target)
@@ -149,14 +132,14 @@ def preschedule(
                 f"holds the others; {failure}; run the command again to retry, with more "
                 "trials where no schedule of an operator worked"
             )
-        if settings.num_calibration and (made.lut.calibration is None or made.num_new_blocks):
+        if effort.calibrate and (made.lut.calibration is None or made.num_new_blocks):
             made.lut.calibration = calibrate(
                 made.lut,
                 task,
                 target,
-                num_networks=settings.num_calibration,
-                sub_spaces=settings.sub_spaces,
-                seed=settings.seed,
+                num_networks=effort.calibrate,
+                sub_spaces=sub_spaces,
+                seed=effort.seed,
                 progress=progress,
                 open_pool=open_pool,
             )
@@ -171,14 +154,16 @@ class _Build:
     run: RunDirectory
     task: Task
     target: HardwareTarget
-    settings: TableSettings
+    effort: TableEffort
+    warm_start: WarmStart | None
+    sub_spaces: tuple[SubSpace, ...]
     blocks: tuple[BlockConfig, ...]
     progress: bool
     open_pool: OpenPool | None
 
     def tune_and_time(self, store: RecordStore) -> tuple[PrescheduleSummary, str]:
         """The table as it is stored, and why blocks may be missing."""
-        target, warm_start = self.target, self.settings.warm_start
+        target, warm_start = self.target, self.warm_start
         before, started, start = store.count(), time.time(), time.monotonic()
         workloads = tuned_workloads(self.blocks, target)
         around = surroundings(self.task.space, self.task.num_classes, dtype=target.dtype)
@@ -212,35 +197,30 @@ class _Build:
         return summary, f"given up: {given_up}" if given_up else f"what failed most often: {frequent}"
 
     def _jobs(self, bench: _Bench) -> TuningJobs:
-        settings, around = self.settings, bench.around
+        around = bench.around
         return TuningJobs(
             bench.pool,
             self.target,
             bench.store,
-            settings.config,
+            self.effort,
             bench.scratch,
-            settings.model,
-            settings.seed,
             around.weight_bytes,
             around.num_blocks,
             bench.canary,
-            settings.warm_start,
+            self.warm_start,
         )
 
     def _check(self, bench: _Bench, workloads: Sequence[Workload]) -> None:
         """Say before anything is tuned what can't work, and what is slower than it need be."""
         is_first = bool(workloads) and not any(bench.store.load(w.key) for w in workloads)  # in this dtype
-        left = remaining_workloads(workloads, self.target, bench.store, self.settings.config)
+        left = remaining_workloads(workloads, self.target, bench.store, self.effort.num_trials)
         require_families(left, self.target, bench.pool, bench.scratch)
         tell_if_slower(self.target, bench.pool, bench.scratch, is_first=is_first)
 
     def _tune(self, jobs: TuningJobs, workloads: Sequence[Workload]) -> TunedShare:
         """Valid records of each operator, best first; of one that took a schedule over, that without seconds."""
-        settings = self.settings
-        if not settings.config.shared:
-            return TunedShare(jobs.run(workloads, self.progress))
-        counts = occurrences(self.task, self.target, workloads, settings.sub_spaces, seed=settings.seed)
-        tuned = tune_share(jobs, workloads, counts, settings.tune_share, progress=self.progress)
+        counts = occurrences(self.task, self.target, workloads, self.sub_spaces, seed=self.effort.seed)
+        tuned = tune_share(jobs, workloads, counts, self.effort.tune_share, progress=self.progress)
         taken = {w: [TuningRecord(t.point, None)] for w, t in tuned.taken.items()}
         return TunedShare(tuned.records | taken, tuned.taken)
 
@@ -296,7 +276,7 @@ class _Build:
         return new_header(
             self.target,
             self.task.space,
-            seed=self.settings.seed,
+            seed=self.effort.seed,
             warm_starts=store.warm_starts(tuned),
             adapted_from=adapted_from,
             taken_over=tuple(taken_over),
@@ -485,7 +465,7 @@ def _block_candidate(
     case = scratch / f"{block.key}.npz"
     case_of(block, target).save(case)
     library = scratch / f"{block.key}-{rank}.so"
-    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
+    settings = BLOCK.cold(around.weight_bytes, around.num_blocks)
     return Candidate(
         token=(block, schedules, rank),
         build=BuildBlock(target=target, library=library, block=block, points=[point for _, point in schedules]),

@@ -19,7 +19,6 @@ from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
 from chanas.core.genome import FloatArray
 from chanas.core.target import HardwareTarget
-from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import description
@@ -30,12 +29,6 @@ from chanas.prescheduler.tuning.warm_start import WarmStart
 
 # Schedules that an operator is given, from so many similar ones: where the first does not work, the next may.
 _NUM_TAKEN = 3
-
-
-def check_share(share: float) -> None:
-    """Raise ConfigError where a share is not above 0 and at most 1."""
-    if not 0.0 < share <= 1.0:
-        raise ConfigError(f"expected --tune-share above 0 and at most 1, got {share:g}")
 
 
 @dataclass(frozen=True)

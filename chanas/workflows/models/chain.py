@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas import __version__, interrupts
+from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ChanasError, MeasureError, ModelError, TargetError, describe
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.workflows.models.effort import DEFAULT_EFFORT, Effort
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from chanas.prescheduler.program import Choices, TunedOperators
     from chanas.prescheduler.records.store import RecordStore
 
-DEFAULT_FOLDER = Path("tuned")
+DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
 _MAX_TEXT = 160
 
 
@@ -167,7 +167,7 @@ class LoadedModel:
         self,
         target: Usage | str = HERE,
         *,
-        effort: Effort = DEFAULT_EFFORT,
+        effort: NetworkEffort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
         folder: Path | None = None,
     ) -> list[str]:
@@ -178,11 +178,15 @@ class LoadedModel:
         """
         from chanas.measuring.devices import timing_device
         from chanas.models.lowering import lower
+        from chanas.prescheduler.tuning.cost_model.models import check_name
+        from chanas.prescheduler.tuning.warm_start import open_warm_start
 
+        check_name(effort.cost_model)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             _require_cpu_float32(hardware)
-            effort.settings(place, hardware, 0)
+            if effort.warm_start is not None:
+                open_warm_start(effort.warm_start, place, hardware)
             return _plan_lines(self, lower(self.graph, hardware), hardware, effort, folder)
 
     def tune(
@@ -190,9 +194,8 @@ class LoadedModel:
         target: Usage | str = HERE,
         trials: int | None = None,
         *,
-        effort: Effort = DEFAULT_EFFORT,
+        effort: NetworkEffort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
-        seed: int = 0,
         progress: bool = True,
         folder: Path | None = None,
         hold: HoldDevice | None = None,
@@ -210,7 +213,7 @@ class LoadedModel:
             hold: gets hold of the device, here and in `build`; by default `timing_device`.
 
         Raises:
-            ConfigError: the effort is none, or in `folder` is something else than a tuned network.
+            ConfigError: there is no such cost model, or in `folder` is something else than a tuned network.
             ModelError: its weights are more than a worker may hold, or the framework's own outputs are not finite.
             TargetError: the target is unknown, is a GPU, or has no kernels for finished networks in the dtype.
             MeasureError: it cannot be built, or is wrong, with the schedules that are known before tuning.
@@ -222,38 +225,49 @@ class LoadedModel:
         from chanas.models.proof.reference import reference_of
         from chanas.prescheduler.program import TunedOperators, check_provable, first_choices, tune_program
         from chanas.prescheduler.records.store import RecordStore
+        from chanas.prescheduler.tuning.cost_model.models import check_name
+        from chanas.prescheduler.tuning.warm_start import open_warm_start
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
             effort = dataclasses.replace(effort, trials=trials)
+        check_name(effort.cost_model)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()
         with (hold or timing_device)(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
-            settings = effort.settings(place, hardware, seed)
+            named = effort.warm_start
+            warm_start = None if named is None else open_warm_start(named, place, hardware)
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
                 program = lower(self.graph, hardware)
             check_provable(program)
             if progress:
                 announce(_plan_lines(self, program, hardware, effort, folder))
             with watch.step("answer"):
-                reference = reference_of(self.opened, self.graph, seed)
+                reference = reference_of(self.opened, self.graph, effort.seed)
             with one_writer(place.records), open_workers(hardware, open_pool) as (pool, scratch):
                 store = RecordStore(place.records, hardware)
                 try:
                     first = first_choices(program, hardware, store)
                     known = TunedOperators(first)
-                    draft = TunedModel(self, usage, hardware, program, known, seed, watch, reference, hold)
+                    draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)
                     best = _BestSoFar(draft, store, pool, scratch, folder)
                     with watch.step("first build"), named_wait("building the network with likely schedules", progress):
                         built_s = best.begin()
-                    if effort.minutes is not None:
-                        deadline_s = begin_s + 60.0 * effort.minutes - built_s
-                        settings = dataclasses.replace(settings, deadline_s=deadline_s)
+                    minutes = math.inf if effort.minutes is None else effort.minutes
                     with watch.step("tune"), interrupts.keeping(best.describe):
                         tuned = tune_program(
-                            program, hardware, store, settings, pool, scratch, progress=progress, keep_best=best.offer
+                            program,
+                            hardware,
+                            store,
+                            effort,
+                            pool,
+                            scratch,
+                            warm_start=warm_start,
+                            deadline_s=begin_s + 60.0 * minutes - built_s,
+                            progress=progress,
+                            keep_best=best.offer,
                         )
                 finally:
                     store.close()
@@ -261,7 +275,7 @@ class LoadedModel:
 
 
 def _plan_lines(
-    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: Effort, folder: Path | None
+    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: NetworkEffort, folder: Path | None
 ) -> list[str]:
     """Lines about the operators that are tuned, their target, and about how long that takes."""
     from chanas.bundle.tuned import remark_of
@@ -270,8 +284,7 @@ def _plan_lines(
 
     remark = remark_of(loaded.opened.origin)
     workloads = program.workloads()
-    each = effort.most_trials
-    most = sum(min(each, schedule_space(w, target).num_points) for w in workloads)
+    most = sum(min(effort.num_trials, schedule_space(w, target).num_points) for w in workloads)
     seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
     seconds = min(seconds, TRIAL_S * most)
     return [

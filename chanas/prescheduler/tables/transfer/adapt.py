@@ -6,13 +6,14 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from chanas.core import genome
 from chanas.core.arch import BlockConfig
+from chanas.core.effort import MIN_MEASURED, AdaptEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
@@ -34,25 +35,10 @@ from chanas.prescheduler.tables.transfer.schedules import (
     known_schedules,
 )
 
-MIN_MEASURED = 5
 _NETWORKS_FOR_USAGE = 256
 # Standard deviations by which a block is slower than all others say from which on its operators are tuned, the largest
 # share of blocks for which that is done, and how many trials they have then.
 _SURPRISING, _MOST_DOUBTFUL, _MORE_TRIALS = 2.0, 0.1, 2
-
-
-@dataclass(frozen=True)
-class Effort:
-    """The effort that a table is adapted with.
-
-    num_measured  blocks that are measured, those that a table of the run has already among them
-    num_trials    schedules of an operator that are tried where those of the first source had to be mapped, and twice as
-                  many where a block is slower than all others say; 0: nothing is tuned
-    """
-
-    num_measured: int
-    num_trials: int = 0
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +69,7 @@ def adapt(
     target: HardwareTarget,
     sources: Sequence[LatencyLUT],
     blocks: Sequence[BlockConfig],
-    effort: Effort,
+    effort: AdaptEffort,
     *,
     progress: bool = True,
     open_pool: OpenPool | None = None,
@@ -102,9 +88,8 @@ def adapt(
     with one_writer(run.records):
         store = RecordStore(run.records, target)
         try:
-            bench = Bench(store, task, target, progress, open_pool, effort.seed)
-            made = _Adaptation(run, bench, tuple(sources), tuple(blocks), effort.num_trials)
-            return made.make(effort.num_measured)
+            bench = Bench(store, task, target, progress, open_pool)
+            return _Adaptation(run, bench, tuple(sources), tuple(blocks), effort).make()
         finally:
             store.close()
 
@@ -135,9 +120,9 @@ class _Adaptation:
     bench: Bench
     sources: tuple[LatencyLUT, ...]
     blocks: tuple[BlockConfig, ...]
-    num_trials: int
+    effort: AdaptEffort
 
-    def make(self, num_measured: int) -> AdaptedTable:
+    def make(self) -> AdaptedTable:
         """Choose blocks, tune and time them, predict the others, and write the table."""
         bench, target = self.bench, self.bench.target
         existing = existing_table(self.run, bench.task.space, target)
@@ -158,7 +143,7 @@ class _Adaptation:
             )
         prior = prior_of(known, self.sources)
         measured = [i for i, block in enumerate(known) if block.key in rows]
-        chosen = [known[i] for i in choose(prior, max(0, num_measured - len(measured)), measured)]
+        chosen = [known[i] for i in choose(prior, max(0, self.effort.measure - len(measured)), measured)]
         with bench.opened():
             self._measure(chosen, schedules, rows)
             self._measure_doubtful(chosen, known, prior, schedules, rows)
@@ -178,8 +163,8 @@ class _Adaptation:
     def _measure(self, chosen: Sequence[BlockConfig], known: KnownSchedules, rows: dict[str, LUTRow]) -> None:
         """Add a row for each block that can be timed; where schedules were mapped, its operators are tuned first."""
         schedules = {b: known.rows[b.key] for b in chosen}
-        if known.are_mapped and self.num_trials and chosen:
-            self.bench.tune(chosen, self.num_trials, known.suggestions)
+        if known.are_mapped and self.effort.num_trials and chosen:
+            self.bench.tune(chosen, self.effort, known.suggestions)
             schedules = self._tuned(chosen)
         self._keep(self.bench.time(schedules), rows)
 
@@ -193,7 +178,7 @@ class _Adaptation:
     ) -> None:
         """Tune the operators of blocks that failed, and of those that are slower than all others say, and time these
         blocks anew. The faster of two timings counts: what disturbs one only adds to it."""
-        if not self.num_trials or not chosen:
+        if not self.effort.num_trials or not chosen:
             return
         most = math.ceil(_MOST_DOUBTFUL * len(chosen))
         slow = _slower_than_expected(chosen, known, prior, rows)
@@ -205,7 +190,7 @@ class _Adaptation:
             workloads = device_workloads(block, self.bench.target)
             for workload, (_, point) in zip(workloads, schedules.rows[block.key], strict=True):
                 suggested.setdefault(workload, [point])
-        self.bench.tune(doubtful, _MORE_TRIALS * self.num_trials, suggested)
+        self.bench.tune(doubtful, replace(self.effort, trials=_MORE_TRIALS * self.effort.num_trials), suggested)
         better = self._tuned(doubtful)
         same = {b: points for b, points in better.items() if b.key in rows and rows[b.key].schedules == points}
         others = {b: points for b, points in better.items() if b not in same}

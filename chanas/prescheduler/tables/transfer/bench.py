@@ -13,6 +13,7 @@ from typing import NamedTuple
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
+from chanas.core.effort import Effort
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
@@ -26,10 +27,9 @@ from chanas.prescheduler.tables.lut import BlockTask, Schedules, StoredRounds, s
 from chanas.prescheduler.tuning.budget import occurrences
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
-from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.tuner import Search
 
-# Trials that each operator has before the others go to those that promise most.
-_FIRST_TRIALS = 3
+_SEARCH = Search(num_initial=3)
 
 
 class Workers(NamedTuple):
@@ -54,7 +54,6 @@ class Bench:
     target: HardwareTarget
     progress: bool = True
     open_pool: OpenPool | None = None
-    seed: int = 0
     timed: set[BlockConfig] = field(default_factory=set)
     tuned: set[Workload] = field(default_factory=set)
     num_trials: int = 0
@@ -95,19 +94,15 @@ class Bench:
         return rank_records([r for r in known if space.contains(r.point)])
 
     def tune(
-        self, blocks: Sequence[BlockConfig], num_trials: int, suggested: Mapping[Workload, Sequence[Point]]
+        self, blocks: Sequence[BlockConfig], effort: Effort, suggested: Mapping[Workload, Sequence[Point]]
     ) -> None:
-        """Try so many schedules of each of the blocks' operators on average, kept ones included, those that are
-        suggested first.
+        """Tune the blocks' operators, with the schedules first that are suggested.
 
         Raises:
             MeasureError: a family of operators works at no schedule that was tried.
         """
         workloads, target, task = tuned_workloads(blocks, self.target), self.target, self.task
-        config = TuneConfig(
-            num_trials=num_trials, shared=True, num_base=_FIRST_TRIALS, num_initial=min(_FIRST_TRIALS, num_trials)
-        )
-        left = remaining_workloads(workloads, target, self.store, config)
+        left = remaining_workloads(workloads, target, self.store, effort.num_trials)
         if not left:
             return
         pool, scratch, canary = self.workers
@@ -117,17 +112,17 @@ class Bench:
             pool,
             target,
             self.store,
-            config,
+            effort,
             scratch,
-            seed=self.seed,
             cold_bytes=around.weight_bytes,
             code_copies=around.num_blocks,
             canary=canary,
             suggested=suggested,
+            search=_SEARCH,
         )
         before = {w: len(self.store.load(w.key)) for w in workloads}
         try:
-            jobs.run(workloads, self.progress, occurrences(task, target, workloads, seed=self.seed))
+            jobs.run(workloads, self.progress, occurrences(task, target, workloads, seed=effort.seed))
         finally:
             new = {w: len(self.store.load(w.key)) - num for w, num in before.items()}
             self.tuned |= {w for w, num in new.items() if num}
