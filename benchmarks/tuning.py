@@ -27,8 +27,8 @@ from chanas.measuring.outcomes import Outcome
 from chanas.measuring.requests import BuildBlock, BuildOperator, Measure
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Surroundings
 from chanas.prescheduler.records.store import RecordStore
-from chanas.prescheduler.tables.lut import Surroundings
 from chanas.prescheduler.tuning.jobs import TuningJobs
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)

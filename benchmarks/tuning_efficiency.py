@@ -44,7 +44,7 @@ from chanas.errors import ChanasError
 from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.requests import Measure
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tables.lut import Surroundings, surroundings
+from chanas.prescheduler.blocks import Surroundings, surroundings
 from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_used
 from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tables.lut import surroundings
+from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
 from chanas.prescheduler.tuning.warm_start import agree, translate
 

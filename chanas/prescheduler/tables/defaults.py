@@ -26,7 +26,9 @@ from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.local.pool import open_workers
 from chanas.measuring.outcomes import Outcome
 from chanas.measuring.requests import BuildUntunedBlock, MeasureNetwork
-from chanas.prescheduler.tables.lut import Surroundings, surroundings
+from chanas.prescheduler.blocks import Surroundings, surroundings
+from chanas.prescheduler.records.store import BlockRecord
+from chanas.prescheduler.tables.lut import row_of
 
 # A killed process loses no more blocks than this.
 _SAVE_EVERY = 16
@@ -164,12 +166,12 @@ def _fill(
     ):
         try:
             for block, outcome in measured:
-                if outcome.seconds is None:
+                row = row_of(BlockRecord((), outcome.seconds, outcome.spread_s), num_trials=0)
+                if row is None:
                     failed[block.key] = outcome.error or "no reason given"
                 else:
-                    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-                    lut.rows[block.key] = LUTRow(outcome.seconds, outcome.spread_s or 0.0, 0, (), now)
-                    bar.set_postfix_str(f"{block.key}: {outcome.seconds * 1e6:.1f} us")
+                    lut.rows[block.key] = row
+                    bar.set_postfix_str(f"{block.key}: {row.median_s * 1e6:.1f} us")
                 bar.update()
                 if len(lut.rows) % _SAVE_EVERY == 0:
                     lut.save(path)

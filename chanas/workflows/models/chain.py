@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.core.target import HardwareTarget
     from chanas.measuring.devices import HoldDevice
-    from chanas.measuring.local.pool import OpenPool, Pool
+    from chanas.measuring.local.pool import OpenPool
     from chanas.models.graph import Graph
     from chanas.models.module import ProgramModule
     from chanas.models.program import Program
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from chanas.models.proof.reference import Reference
     from chanas.models.sources.model import OpenedModel
     from chanas.prescheduler.program import Choices, TunedOperators
-    from chanas.prescheduler.records.store import RecordStore
+    from chanas.prescheduler.session import Session
 
 DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
 _MAX_TEXT = 160
@@ -220,11 +220,11 @@ class LoadedModel:
             RunBusyError: another process tunes with the same records.
         """
         from chanas.measuring.devices import timing_device
-        from chanas.measuring.local.pool import open_workers
         from chanas.models.lowering import lower
         from chanas.models.proof.reference import reference_of
-        from chanas.prescheduler.program import TunedOperators, check_provable, first_choices, tune_program
+        from chanas.prescheduler.program import TunedOperators, around, check_provable, first_choices, tune_program
         from chanas.prescheduler.records.store import RecordStore
+        from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.cost_model.models import check_name
         from chanas.prescheduler.tuning.warm_start import open_warm_start
 
@@ -246,31 +246,27 @@ class LoadedModel:
                 announce(_plan_lines(self, program, hardware, effort, folder))
             with watch.step("answer"):
                 reference = reference_of(self.opened, self.graph, effort.seed)
-            with one_writer(place.records), open_workers(hardware, open_pool) as (pool, scratch):
-                store = RecordStore(place.records, hardware)
-                try:
-                    first = first_choices(program, hardware, store)
-                    known = TunedOperators(first)
-                    draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)
-                    best = _BestSoFar(draft, store, pool, scratch, folder)
-                    with watch.step("first build"), named_wait("building the network with likely schedules", progress):
-                        built_s = best.begin()
-                    minutes = math.inf if effort.minutes is None else effort.minutes
-                    with watch.step("tune"), interrupts.keeping(best.describe):
-                        tuned = tune_program(
-                            program,
-                            hardware,
-                            store,
-                            effort,
-                            pool,
-                            scratch,
-                            warm_start=warm_start,
-                            deadline_s=begin_s + 60.0 * minutes - built_s,
-                            progress=progress,
-                            keep_best=best.offer,
-                        )
-                finally:
-                    store.close()
+            with (
+                one_writer(place.records),
+                contextlib.closing(RecordStore(place.records, hardware)) as store,
+                open_session(store, hardware, around(program), progress, open_pool) as session,
+            ):
+                first = first_choices(program, hardware, store)
+                known = TunedOperators(first)
+                draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)
+                best = _BestSoFar(draft, session, folder)
+                with watch.step("first build"), named_wait("building the network with likely schedules", progress):
+                    built_s = best.begin()
+                minutes = math.inf if effort.minutes is None else effort.minutes
+                with watch.step("tune"), interrupts.keeping(best.describe):
+                    tuned = tune_program(
+                        program,
+                        session,
+                        effort,
+                        warm_start=warm_start,
+                        deadline_s=begin_s + 60.0 * minutes - built_s,
+                        keep_best=best.offer,
+                    )
             return dataclasses.replace(draft, tuned=tuned, watch=watch, best=best.built, told=best.told)
 
 
@@ -386,8 +382,8 @@ def _schedules(model: TunedModel) -> dict[Any, Any]:
 class _BestSoFar:
     """The fastest program of a network that was built while it is tuned, in its folder as soon as it is there."""
 
-    def __init__(self, draft: TunedModel, store: RecordStore, pool: Pool, scratch: Path, folder: Path | None) -> None:
-        self._draft, self._store, self._pool, self._scratch, self._folder = draft, store, pool, scratch, folder
+    def __init__(self, draft: TunedModel, session: Session, folder: Path | None) -> None:
+        self._draft, self._session, self._folder = draft, session, folder
         self.built: BuiltModel | None = None
         self.told = ""
 
@@ -404,9 +400,10 @@ class _BestSoFar:
         try:
             self._take(self._draft.tuned.choices)
         except MeasureError:
-            program, target = self._draft.program, self._draft.target
-            choices = working_choices(program, target, self._draft.tuned.choices, self._pool, self._scratch)
-            if choices == self._draft.tuned.choices:
+            draft, session = self._draft, self._session
+            known = draft.tuned.choices
+            choices = working_choices(draft.program, draft.target, known, session.pool, session.scratch)
+            if choices == known:
                 raise
             start_s = time.monotonic()
             self._take(choices)
@@ -421,7 +418,7 @@ class _BestSoFar:
         draft = dataclasses.replace(self._draft, tuned=dataclasses.replace(self._draft.tuned, choices=choices))
         if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):
             return
-        built = draft.build_with(lambda _target: contextlib.nullcontext(self._pool))
+        built = draft.build_with(lambda _target: contextlib.nullcontext(self._session.pool))
         if self.built is None or not _is_faster(self.built, built):
             self.built = built
             if self._folder is not None:
@@ -430,7 +427,7 @@ class _BestSoFar:
 
     def describe(self) -> str:
         """The words about what an interruption leaves."""
-        num = self._store.num_added
+        num = self._session.store.num_added
         trials = "1 new trial" if num == 1 else f"{num} new trials"
         if self.built is None or self._folder is None:
             return trials

@@ -13,7 +13,7 @@ import pytest
 from fast_cases import fast
 
 from chanas.compiler.backends import BACKENDS, schedule_space
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import tvm_version
 from chanas.errors import CheckpointError, LUTError, MeasureError
@@ -23,11 +23,12 @@ from chanas.measuring.local.pool import WorkerPool
 from chanas.measuring.requests import BuildBlock
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler import blocks, session
+from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.records import store as records
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
-from chanas.prescheduler.tables import lut
-from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, surroundings
+from chanas.prescheduler.tables.lut import PrescheduleSummary
 from chanas.prescheduler.tuning import jobs
 
 from ...compiler.workbench import (
@@ -50,8 +51,8 @@ NUM_TRIALS = 3
 IN_FLIGHT = len(NANO.all_blocks(NUM_CLASSES))
 
 
-def workloads_of(blocks: tuple[BlockConfig, ...]) -> list[Workload]:
-    return list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
+def workloads_of(some: tuple[BlockConfig, ...]) -> list[Workload]:
+    return list(dict.fromkeys(w for b in some for w in block_workloads(b)))
 
 
 def num_trials(workloads: list[Workload], each: int = NUM_TRIALS) -> int:
@@ -59,7 +60,7 @@ def num_trials(workloads: list[Workload], each: int = NUM_TRIALS) -> int:
 
 
 ALL_BLOCKS, NARROW_BLOCKS = NANO.all_blocks(NUM_CLASSES), NANO.all_blocks(NUM_CLASSES, NARROW)
-ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(blocks)) for blocks in (ALL_BLOCKS, NARROW_BLOCKS))
+ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(some)) for some in (ALL_BLOCKS, NARROW_BLOCKS))
 
 
 def fill(run: RunDirectory, trials: int = NUM_TRIALS, cost_model: str = "random", **options: Any) -> PrescheduleSummary:
@@ -234,7 +235,7 @@ def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lut, "progress_bar", interrupted_bar(num_measured))
+        patch.setattr(session, "progress_bar", interrupted_bar(num_measured))
         fill(run)
     half = LatencyLUT.load(run.lut(HOST.name))
     assert len(half.rows) == num_measured
@@ -301,7 +302,7 @@ def order_of_block_work(pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch) ->
 def test_blocks_are_timed_again_while_others_are_compiled(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lut, "_APART_S", 0.0)
+    monkeypatch.setattr(blocks, "_APART_S", 0.0)
     order = order_of_block_work(synthetic_pool, monkeypatch)
     fill(run)
     first, last = (next(key for what, key in events if what == "build") for events in (order, order[::-1]))
@@ -313,7 +314,7 @@ def test_blocks_are_timed_again_while_others_are_compiled(
 def test_rounds_of_a_block_lie_apart_as_long_as_there_is_something_else_to_time(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lut, "_APART_S", math.inf)
+    monkeypatch.setattr(blocks, "_APART_S", math.inf)
     order = order_of_block_work(synthetic_pool, monkeypatch)
     fill(run)
     timed = [key for what, key in order if what == "time"]
@@ -438,24 +439,6 @@ def test_blocks_of_an_older_version_are_timed_again_and_operators_are_not(
 
 
 # ---- what surrounds a block -----------------------------------------------------------------------------------------
-def test_surroundings_are_those_of_the_mean_network(tiny_space: SearchSpace) -> None:
-    around = surroundings(tiny_space, 10)
-    smallest, largest = (
-        sum(w.weight_bytes for b in a.blocks(tiny_space, 10) for w in block_workloads(b))
-        for a in (tiny_space.smallest, tiny_space.largest)
-    )
-    assert smallest < around.weight_bytes < largest
-    assert 4 + tiny_space.num_stages <= around.num_blocks <= 4 + tiny_space.num_stages * tiny_space.max_depth
-    assert surroundings(tiny_space, 10) == around
-
-
-def test_surroundings_of_a_space_of_one_depth() -> None:
-    one = dataclasses.replace(NANO, width_multipliers=(1.0,))
-    blocks = one.smallest.blocks(one, NUM_CLASSES)
-    weights = sum(w.weight_bytes for b in blocks for w in block_workloads(b))
-    assert surroundings(one, NUM_CLASSES) == Surroundings(weights, len(blocks))
-
-
 def test_blocks_are_timed_as_cold_as_in_the_mean_network(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 

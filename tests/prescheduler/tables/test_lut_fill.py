@@ -19,7 +19,7 @@ from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, Sta
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.measuring.requests import BuildBlock, BuildNetwork
-from chanas.prescheduler.tables import lut
+from chanas.prescheduler import session
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tables import FillSummary, open_table
 
@@ -161,7 +161,7 @@ def test_what_an_interrupted_run_left_out_is_filled(
 ) -> None:
     num_before = len(table(run).rows)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lut, "progress_bar", interrupted_bar(2))
+        patch.setattr(session, "progress_bar", interrupted_bar(2))
         fill(run, yaml_file)
     half = table(run)
     assert len(half.rows) == num_before + 2

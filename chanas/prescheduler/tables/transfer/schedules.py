@@ -18,8 +18,8 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import LUTError
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Schedules
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tables.lut import Schedules
 from chanas.prescheduler.tuning.default_points import ranked_points
 from chanas.prescheduler.tuning.mapping import mapped_points
 from chanas.prescheduler.tuning.take_over import take_over
