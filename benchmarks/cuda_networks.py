@@ -92,7 +92,7 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
 
     from chanas.compiler.cases import mean_network_weight_bytes
     from chanas.operators.steps import device_workloads
-    from chanas.prescheduler.tables.lut import Surroundings
+    from chanas.prescheduler.blocks import Surroundings
     from chanas.prescheduler.tables.networks import compile_networks
 
     blocks = torchvision_blocks(module)

@@ -60,13 +60,13 @@ def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, se
     from chanas.prescheduler.records.store import TuningRecord
     from chanas.prescheduler.tuning.cost_model.base import CostModel
     from chanas.prescheduler.tuning.cost_model.models import cost_model
-    from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+    from chanas.prescheduler.tuning.tuner import OperatorTuner
 
     models: dict[str, CostModel] = {}
     num, start = 0, time.thread_time()
     for workload in workloads:
         model = models.setdefault(workload.op, cost_model("gp", target, seed))
-        tuner = OperatorTuner(schedule_space(workload, target), model, TuneConfig(num_trials=TRIALS), [], seed)
+        tuner = OperatorTuner(schedule_space(workload, target), model, TRIALS, [], seed)
         while points := tuner.propose():
             num += len(points)
             tuner.observe([TuningRecord(p, invented_s(workload, p), 1e-9) for p in points])

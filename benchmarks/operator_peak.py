@@ -192,7 +192,7 @@ def measure(num_trials: int, step: int, rounds: int, min_round_s: float, seed: i
     """Tune and time one in `step` of the workloads."""
     from tuning import WARM, time_operators, tune_operators  # not at the top: --help answers at once
 
-    from chanas.prescheduler.tables.lut import surroundings
+    from chanas.prescheduler.blocks import surroundings
 
     target, cold = load_target("cpu"), surroundings(SearchSpace.load(SPACE), NUM_CLASSES)
     pointwise, depthwise = workloads_of("pointwise", MIN_FLOPS)[::step], workloads_of("depthwise")[::step]

@@ -17,6 +17,7 @@ from typing import Any
 from chanas.compiler.cases import case_of
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.effort import Effort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
@@ -26,14 +27,13 @@ from chanas.measuring.messages import BlockAt, OperatorAt, Outcome, Ping
 from chanas.measuring.worker.process import START_TIMEOUT_S
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Surroundings
 from chanas.prescheduler.records.store import RecordStore
-from chanas.prescheduler.tables.lut import Surroundings
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
 """An operator in a loop of its own: its weights and its code stay in the nearest cache that holds them."""
-_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 15, 0.004, 0.02
+_SETTINGS = TimingSettings(15, 0.004, 0.02)
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,9 @@ def tune_operators(
     scratch.mkdir(parents=True, exist_ok=True)
     store = RecordStore(scratch / "records.sqlite", target)
     try:
-        config = TuneConfig(num_trials=num_trials)
-        cold_bytes, code_copies = around.weight_bytes, around.num_blocks
+        effort = Effort(trials=num_trials, seed=seed)
         start = time.perf_counter()
-        jobs = TuningJobs(
-            pool, target, store, config, scratch, seed=seed, cold_bytes=cold_bytes, code_copies=code_copies
-        )
+        jobs = TuningJobs(pool, target, store, effort, scratch, around.weight_bytes, around.num_blocks)
         records = jobs.run(workloads)
         wall_s = time.perf_counter() - start
         failures = [r.error or "" for w in records for r in store.load(w.key) if r.seconds is None]
@@ -94,10 +91,6 @@ def tune_operators(
         return Tuned(points, sum(store.count()), dict(errors), wall_s)
     finally:
         store.close()
-
-
-def _settings(around: Surroundings) -> TimingSettings:
-    return TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
 
 
 def time_operators(
@@ -124,7 +117,7 @@ def time_operators(
                 target=target,
                 library=library,
                 case=case,
-                settings=_settings(around),
+                settings=_SETTINGS.cold(around.weight_bytes, around.num_blocks),
                 keep_library=True,
             )
         )
@@ -172,7 +165,7 @@ def tune_blocks(
                     target=target,
                     library=library,
                     case=case,
-                    settings=_settings(around),
+                    settings=_SETTINGS.cold(around.weight_bytes, around.num_blocks),
                     timeout_s=60.0,
                 )
             )

@@ -44,7 +44,7 @@ from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import choose_untried, known_schedules
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 Digests = Iterator[tuple[str, str]]
@@ -192,7 +192,7 @@ def proposals() -> Digests:
             for name, target, workload in chosen:
                 model = models.setdefault(f"{workload.op} {name}", cost_model(kind, target, seed))
                 space = schedule_space(workload, target)
-                tuner, asked = OperatorTuner(space, model, TuneConfig(num_trials=16), [], seed), []
+                tuner, asked = OperatorTuner(space, model, 16, [], seed), []
                 while points := tuner.propose():
                     asked += points
                     tuner.observe([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])
@@ -218,7 +218,7 @@ def proposals() -> Digests:
                     )
                 space = schedule_space(workload, target)
                 prior = starts[name].prior(space) if elsewhere else None
-                tuner = OperatorTuner(space, models[of_family], TuneConfig(num_trials=20), [], seed, prior)
+                tuner = OperatorTuner(space, models[of_family], 20, [], seed, prior)
                 yield f"proposals {kind} {seed} {name} {workload.key}", trace(tuner, workload)
 
 

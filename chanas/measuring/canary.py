@@ -18,7 +18,7 @@ from pathlib import Path
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import case_of
 from chanas.core.target import HardwareTarget
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import CANARY
 from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Reading
 from chanas.operators.workload import Workload
@@ -35,7 +35,7 @@ LIMIT = 0.25
 """Drift, as a share, beyond which a timing is repeated."""
 _MAX_TRIES = 3
 _NUM_FIRST = 3  # readings before anything else, so that there is a median to drift from
-_SETTINGS, _TIMEOUT_S = TimingSettings(repeats=7, min_repeat_s=0.0005), 30.0
+_TIMEOUT_S = 30.0
 
 
 @dataclass
@@ -54,7 +54,7 @@ class _Operator:
             point = schedule_space(WORKLOAD, self.target).middle
             build = Build(target=self.target, what=OperatorAt(WORKLOAD, point), path=library)
             self.works = pool.build(build, _TIMEOUT_S).result().error is None
-        return Measure(library=library, case=case, settings=_SETTINGS) if self.works else None
+        return Measure(library=library, case=case, settings=CANARY) if self.works else None
 
 
 class Canary:

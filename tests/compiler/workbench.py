@@ -21,8 +21,9 @@ from chanas.compiler.cases import ReferenceCase, block_case, operator_case, rand
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
+from chanas.core.arch import BlockConfig, SearchSpace, StageSpec, SubSpace
 from chanas.core.codec import to_json
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import PlainLines
 from chanas.core.target import HardwareTarget, tvm_version
@@ -47,10 +48,9 @@ from chanas.measuring.messages import (
 from chanas.operators.epilogues import PLAIN, USUAL
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, preschedule
+from chanas.prescheduler.tables.lut import PrescheduleSummary, preschedule
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.preflight import PREFIX
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "winograd2")
@@ -393,12 +393,13 @@ def fill_table(
     space: SearchSpace,
     target: HardwareTarget,
     num_classes: int,
-    config: TuneConfig,
     *,
+    sub_spaces: Sequence[SubSpace] = (),
     progress: bool = False,
-    open_pool: Any = None,
-    **settings: Any,
+    **options: Any,
 ) -> PrescheduleSummary:
-    """The prescheduler with what differs from the default settings."""
-    how = TableSettings(config, **settings)
-    return preschedule(run, Task(space, num_classes), target, how, progress=progress, open_pool=open_pool)
+    """The prescheduler with what differs from the default effort, but nothing calibrated by default."""
+    names = options.keys() & {"trials", "early_stop", "cost_model", "calibrate"}
+    effort: dict[str, Any] = {"calibrate": 0} | {name: options.pop(name) for name in names}
+    how = TableEffort(sub_spaces=tuple(s.key for s in sub_spaces), **effort)
+    return preschedule(run, Task(space, num_classes), target, how, progress=progress, **options)

@@ -10,7 +10,7 @@ from pathlib import Path
 from chanas.compiler.comparison import Comparison, Difference
 from chanas.compiler.cpu.module import ProgramModule
 from chanas.core.target import HardwareTarget
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import NETWORK
 from chanas.errors import ChanasError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.measuring.fleet import OpenPool, Pool, open_workers
@@ -20,7 +20,7 @@ from chanas.models.proof.parting import first_difference
 from chanas.models.proof.reference import Reference
 from chanas.models.proof.uncertainty import with_uncertainty
 
-_ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
+_ROUNDS = 9
 _FEWEST_ROUNDS, _ROUNDS_S = 3, 4.0
 """Rounds where the first one tells that more would take longer than so many seconds."""
 _TELLING = 1e-2
@@ -90,7 +90,7 @@ def prove(
                 target=target,
                 library=library,
                 case=case,
-                settings=_SETTINGS,
+                settings=NETWORK,
                 timeout_s=NETWORK_TIMEOUT_S,
                 keep_library=True,
             )

@@ -20,7 +20,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.mutate import breed
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner
 
 from ..cuda_cases import GPU, IN_HALVES, IN_TF32, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key
 
@@ -141,8 +141,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
     workload = Workload("pointwise", 14, 64, 96)
     space = schedule_space(workload, GPU)
     assert space.num_points > 4096
-    config = TuneConfig(num_trials=24)
-    tuner = OperatorTuner(space, GaussianProcessModel(GPU), config, [], 0)
+    tuner = OperatorTuner(space, GaussianProcessModel(GPU), 24, [], 0)
     seconds = []
     while points := tuner.propose():
         assert len(set(points)) == len(points)

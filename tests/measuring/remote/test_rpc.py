@@ -32,7 +32,6 @@ from chanas.measuring.remote.held import held_devices
 from chanas.measuring.remote.tracker import Address, device_groups
 from chanas.measuring.runner import RunnerLostError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.workflows.models.chain import Model
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
@@ -197,17 +196,15 @@ def test_a_server_of_another_kind_is_told(tracker: Address, server: psutil.Proce
 
 def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, tmp_path: Path) -> None:
     run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
-    config = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
     with held_devices(tracker, KEY) as held:
         summary = fill_table(
             run,
             NANO,
             held.target,
             NUM_CLASSES,
-            config,
+            trials=3,
             sub_spaces=narrow,
-            model="random",
-            progress=False,
+            cost_model="random",
             open_pool=held.pool,
         )
     assert summary.path == run.luts / f"cpu@{KEY}.json"
@@ -304,7 +301,6 @@ def test_two_devices_time_and_one_goes_on_alone(
     tracker: Address, pair: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
-    config = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
     with held_devices(tracker, "pair") as held:
         assert len(held.devices) == 2
         with held.pool(held.target) as pool:
@@ -324,10 +320,9 @@ def test_two_devices_time_and_one_goes_on_alone(
             NANO,
             held.target,
             NUM_CLASSES,
-            config,
+            trials=3,
             sub_spaces=narrow,
-            model="random",
-            progress=False,
+            cost_model="random",
             open_pool=held.pool,
         )
     assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}

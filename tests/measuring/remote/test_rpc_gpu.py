@@ -15,6 +15,7 @@ from chanas import workflows
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import case_of
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.core.usage import Place, Usage
 from chanas.devices.timing import TimingSettings
@@ -29,7 +30,6 @@ from chanas.operators.workload import Workload
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, open_source
 from chanas.workflows.stages.tables import check, open_table
-from chanas.workflows.stages.tuning import Tuning
 
 from ...compiler.cuda_cases import WORKLOADS
 from ...compiler.workbench import plant_worker
@@ -124,7 +124,7 @@ def test_a_table_of_gpus_elsewhere_is_made_and_checked(
     summary = workflows.preschedule(
         run,
         usage=Usage("cuda", place=place),
-        tuning=Tuning(num_trials=1, num_calibration=6),
+        effort=TableEffort(trials=1, calibrate=6),
         space=space,
         num_classes=CLASSES,
         progress=False,

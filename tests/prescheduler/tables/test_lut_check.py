@@ -14,7 +14,7 @@ from chanas.core.task import Task
 from chanas.errors import ConfigError, LUTError
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import BlockAt, NetworkAt
-from chanas.prescheduler.tables.lut import surroundings
+from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.tables.lut_check import Remeasured, Sample, TableCheck, Tolerances, check_table
 
 from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, random_lut

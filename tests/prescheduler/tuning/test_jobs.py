@@ -14,6 +14,7 @@ from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
+from chanas.core.effort import Effort
 from chanas.measuring.canary import Canary
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import OperatorsAt
@@ -21,7 +22,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import jobs as module
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
 from ...compiler.workbench import Again, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
 
@@ -35,7 +36,7 @@ WORKLOADS = [
     Workload("conv", 8, 3, 8, 3, 2),
     Workload("pool", 2, 16, 16),
 ]
-CONFIG = TuneConfig(num_trials=9, num_initial=3, batch_size=2)
+EFFORT, SEARCH = Effort(trials=9), Search(num_initial=3, batch_size=2)
 Asked = tuple[str, Point]
 
 
@@ -53,12 +54,14 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
-def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CONFIG, **options: Any) -> TuningJobs:
-    return TuningJobs(pool, HERE, store, config, scratch, **options)
+def tuning(
+    pool: Any, store: RecordStore, scratch: Path, effort: Effort = EFFORT, search: Search = SEARCH, **options: Any
+) -> TuningJobs:
+    return TuningJobs(pool, HERE, store, effort, scratch, search=search, **options)
 
 
-def num_trials(workload: Workload, config: TuneConfig = CONFIG) -> int:
-    return min(config.num_trials, len(schedule_space(workload, HERE).points))
+def num_trials(workload: Workload, effort: Effort = EFFORT) -> int:
+    return min(effort.num_trials, len(schedule_space(workload, HERE).points))
 
 
 def asked_of(pool: SyntheticPool) -> list[Asked]:
@@ -76,7 +79,7 @@ TOTAL = sum(map(num_trials, WORKLOADS))
 @pytest.mark.parametrize("model", ["gp", "random"])
 def test_every_operator_gets_its_trials(store: RecordStore, scratch: Path, model: str, overlap: bool) -> None:
     pool = SyntheticPool(overlap=overlap)
-    best = tuning(pool, store, scratch, model=model).run(WORKLOADS, progress=False)
+    best = tuning(pool, store, scratch, dataclasses.replace(EFFORT, cost_model=model)).run(WORKLOADS, progress=False)
     assert {w.key: len(records) for w, records in best.items()} == {w.key: num_trials(w) for w in WORKLOADS}
     assert len(set(asked_of(pool))) == len(pool.built) == len(pool.timed) == TOTAL
     assert pool.expected == [TOTAL]
@@ -100,7 +103,7 @@ def in_turns(again: dict[Point, float | str]) -> SyntheticPool:
 
 
 def settle(pool: Any, store: RecordStore, scratch: Path) -> list[TuningRecord]:
-    return tuning(pool, store, scratch, TuneConfig(num_trials=1)).run([LUCKY], progress=False)[LUCKY]
+    return tuning(pool, store, scratch, Effort(trials=1), Search()).run([LUCKY], progress=False)[LUCKY]
 
 
 def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: RecordStore, scratch: Path) -> None:
@@ -283,7 +286,7 @@ def test_a_second_run_measures_nothing_and_returns_the_same(store: RecordStore, 
 def test_more_trials_add_to_those_that_are_there(store: RecordStore, scratch: Path) -> None:
     tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
     before = kept_in(store)
-    pool, more = SyntheticPool(), TuneConfig(num_trials=12)
+    pool, more = SyntheticPool(), Effort(trials=12)
     tuning(pool, store, scratch, more).run(WORKLOADS, progress=False)
     assert before.isdisjoint(asked_of(pool))
     assert len(pool.built) == sum(num_trials(w, more) - num_trials(w) for w in WORKLOADS) > 0
@@ -337,12 +340,12 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
             return super().measure(request, timeout_s, device)
 
     tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)
-    assert limits[: CONFIG.num_initial] == [None] * CONFIG.num_initial
-    assert set(limits[CONFIG.num_initial :]) == {6e-6}
+    assert limits[: SEARCH.num_initial] == [None] * SEARCH.num_initial
+    assert set(limits[SEARCH.num_initial :]) == {6e-6}
 
 
 # ---- a common budget ------------------------------------------------------------------------------------------------
-BUDGET = TuneConfig(num_trials=12, num_initial=3, batch_size=2, shared=True)
+BUDGET = Effort(trials=12)
 LARGE_ONES = [Workload("pointwise", 6, 48, 96), Workload("pointwise", 7, 96, 64), Workload("pointwise", 12, 96, 192)]
 COUNTS = np.array([[0.0, 1.0, 40.0]])
 
@@ -351,9 +354,9 @@ def landscape(asked: Any) -> float:
     return landscape_seconds(schedule_space(asked.what.workload, HERE), asked.what.point)
 
 
-def spread_out(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = BUDGET) -> list[int]:
+def spread_out(pool: Any, store: RecordStore, scratch: Path, effort: Effort = BUDGET) -> list[int]:
     """Records of each workload after a run with a common budget."""
-    tuning(pool, store, scratch, config).run(LARGE_ONES, progress=False, counts=COUNTS)
+    tuning(pool, store, scratch, effort).run(LARGE_ONES, progress=False, counts=COUNTS)
     return [len(store.load(w.key)) for w in LARGE_ONES]
 
 
@@ -410,7 +413,7 @@ def test_without_an_early_stop_or_with_a_spent_budget_nothing_is_noted_as_stoppe
     endless = dataclasses.replace(BUDGET, early_stop=False)
     monkeypatch.setattr(OperatorTuner, "noise", 10.0)
     spread_out(SyntheticPool(landscape), store, scratch, endless)
-    spent = dataclasses.replace(BUDGET, num_trials=sum(len(store.load(w.key)) for w in LARGE_ONES) // len(LARGE_ONES))
+    spent = dataclasses.replace(BUDGET, trials=sum(len(store.load(w.key)) for w in LARGE_ONES) // len(LARGE_ONES))
     spread_out(SyntheticPool(landscape), store, scratch, spent)
     assert [store.num_trials_at_stop(w.key) for w in LARGE_ONES] == [None, None, None]
 
@@ -459,8 +462,7 @@ def like_even(asked: Any) -> str:
 def test_the_same_program_is_timed_once_and_the_others_say_whose_time_it_is(store: RecordStore, scratch: Path) -> None:
     pool = SyntheticPool()
     pool.code = like_even
-    config = TuneConfig(num_trials=50, num_initial=4, batch_size=3)
-    tuning(pool, store, scratch, config).run([LUCKY], progress=False)
+    tuning(pool, store, scratch, Effort(trials=50), Search(batch_size=3)).run([LUCKY], progress=False)
     records = {r.point: r for r in store.load(LUCKY.key)}
     assert len(records) == len(pool.built) == 50
     assert len(pool.timed) == len({p[:6] for p in records}) < 50
@@ -478,7 +480,7 @@ def test_a_resumed_run_knows_the_programs_of_the_first(store: RecordStore, scrat
     for num_trials in (10, 40, 80):
         pool = SyntheticPool()
         pool.code = like_even
-        tuning(pool, store, scratch, TuneConfig(num_trials=num_trials)).run([LUCKY], progress=False)
+        tuning(pool, store, scratch, Effort(trials=num_trials), Search()).run([LUCKY], progress=False)
         timed += len(pool.timed)
     assert timed == len({r.point[:6] for r in store.load(LUCKY.key)}) < 80
 
@@ -506,7 +508,7 @@ def test_records_say_under_which_drift_they_were_measured(store: RecordStore, sc
             return answer if request.num is not None else answered(timed(1e-6 * slow))
 
     canary = Canary(HERE, scratch, store.add_canary)
-    tuning(Slowing(), store, scratch, TuneConfig(num_trials=30), canary=canary).run([LUCKY], progress=False)
+    tuning(Slowing(), store, scratch, Effort(trials=30), Search(), canary=canary).run([LUCKY], progress=False)
     records = store.load(LUCKY.key)
     assert len(records) == 30
     assert {1.0, 1.2} <= {round(r.drift, 6) for r in records}
@@ -516,8 +518,10 @@ def test_records_say_under_which_drift_they_were_measured(store: RecordStore, sc
 
 def test_real_operators_are_tuned(pool: WorkerPool, store: RecordStore, scratch: Path) -> None:
     workloads = [WORKLOADS[0], WORKLOADS[3]]
-    config = TuneConfig(num_trials=4, num_initial=2, batch_size=2)
-    best = tuning(pool, store, scratch, config, cold_bytes=20_000, code_copies=3).run(workloads, progress=False)
+    search = Search(num_initial=2, batch_size=2)
+    best = tuning(pool, store, scratch, Effort(trials=4), search, cold_bytes=20_000, code_copies=3).run(
+        workloads, progress=False
+    )
     assert store.count() == (8, 0)
     for workload in workloads:
         assert len(best[workload]) == 4

@@ -34,7 +34,6 @@ from chanas.prescheduler.tuning.preflight import (
     remaining_workloads,
     require_families,
 )
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 from ...compiler.cuda_cases import GPU
 from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, answered, failed
@@ -150,26 +149,18 @@ def keep(store: RecordStore, workload: Workload, num: int) -> None:
     store.add(workload.key, [TuningRecord(p, 1e-6) for p in points])
 
 
-def test_an_operator_with_all_its_trials_has_none_left(store: RecordStore) -> None:
-    config = TuneConfig(num_trials=3)
-    keep(store, POINTWISE, 3)
-    keep(store, DEPTHWISE, 2)
-    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == [DEPTHWISE]
-
-
 def test_an_operator_whose_points_were_all_tried_has_none_left(store: RecordStore) -> None:
     pool = Workload("pool", 2, 16, 16)
     keep(store, pool, len(schedule_space(pool, HOST).points))
-    assert remaining_workloads([pool], HOST, store, TuneConfig(num_trials=1000)) == []
+    assert remaining_workloads([pool, POINTWISE], HOST, store, 1000) == [POINTWISE]
 
 
 def test_a_common_budget_is_left_to_all_or_none(store: RecordStore) -> None:
-    config = TuneConfig(num_trials=3, shared=True)
     keep(store, POINTWISE, 4)
     keep(store, DEPTHWISE, 1)
-    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == [POINTWISE, DEPTHWISE]
+    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, 3) == [POINTWISE, DEPTHWISE]
     keep(store, DEPTHWISE, 2)
-    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == []
+    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, 3) == []
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.core.arch import BlockConfig
+from chanas.core.effort import AdaptEffort
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
@@ -19,7 +20,7 @@ from chanas.errors import LUTError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring.messages import BlockAt, Build, OperatorAt
 from chanas.operators.steps import device_workloads
-from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, Effort, adapt, order_by_doubt
+from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, adapt, order_by_doubt
 
 from ....compiler.cuda_cases import GPU
 from ....compiler.workbench import HOST, SyntheticPool, block_of, device, hashed_seconds, random_lut
@@ -62,7 +63,7 @@ def adapted(
     target: HardwareTarget = HOST,
     trials: int = 0,
 ) -> AdaptedTable:
-    effort = Effort(num, trials)
+    effort = AdaptEffort(measure=num, trials=trials)
     return adapt(run, TASK, target, sources, BLOCKS, effort, progress=False, open_pool=lambda _: pool)
 
 
@@ -140,7 +141,7 @@ def narrow_seconds(asked: Build) -> float:
 def to_narrow(
     run: RunDirectory, pool: SyntheticPool, wide: LatencyLUT, trials: int = 3, target: HardwareTarget = NARROW
 ) -> AdaptedTable:
-    effort = Effort(8, trials)
+    effort = AdaptEffort(measure=8, trials=trials)
     return adapt(run, TASK, target, [wide], FEW, effort, progress=False, open_pool=lambda _: pool)
 
 
@@ -349,7 +350,9 @@ def test_the_second_time_nothing_is_timed_and_more_are_added_to_those_measured(
 def test_rows_of_other_sub_spaces_stay(run: RunDirectory, pool: SyntheticPool, source: LatencyLUT) -> None:
     first = adapted(run, pool, [source])
     half = BLOCKS[: len(BLOCKS) // 2]
-    again = adapt(run, TASK, HOST, [source], half, Effort(16), progress=False, open_pool=lambda _: pool)
+    again = adapt(
+        run, TASK, HOST, [source], half, AdaptEffort(measure=16, trials=0), progress=False, open_pool=lambda _: pool
+    )
     assert again.lut.rows.keys() == first.lut.rows.keys()
     assert {b.key: again.lut.rows[b.key] for b in BLOCKS if b not in half} == {
         b.key: first.lut.rows[b.key] for b in BLOCKS if b not in half
