@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -117,6 +118,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list
         name = next(names)
         return Scripted(log, name, gates[name])
 
+    @contextlib.contextmanager
+    def locked(*_: object) -> Iterator[None]:
+        log.append("lock")
+        yield
+
+    monkeypatch.setattr(module, "device_lock", locked)
     monkeypatch.setattr(module, "WorkerProcess", worker)
     monkeypatch.setattr(worker_process, "WorkerProcess", worker)
     with WorkerPool(HOST) as pool:
@@ -137,14 +144,14 @@ def test_the_timing_core_compiles_while_there_is_nothing_to_time(
     futures = [pool.build(Say("a"), 1.0)]
     until(lambda: log == ["1 a"])
     futures.append(pool.build(Say("b"), 1.0))
-    until(lambda: log == ["1 a", "0b b"])
+    until(lambda: log == ["1 a", "lock", "0b b"])  # another process may time on that core
     futures += [pool.build(Say("c"), 1.0), pool.measure(Say("t"), 1.0)]
     time.sleep(0.02)
-    assert log == ["1 a", "0b b"]  # nothing is timed on a core that compiles
+    assert log == ["1 a", "lock", "0b b"]  # nothing is timed on a core that compiles
     gates["0b"].set()
-    until(lambda: log == ["1 a", "0b b", "0 t"])
+    until(lambda: log == ["1 a", "lock", "0b b", "lock", "0 t"])
     time.sleep(0.02)
-    assert len(log) == 3  # and nothing compiled on a core that times
+    assert len(log) == 5  # and nothing compiled on a core that times
     gates["0"].set()
     gates["1"].set()
     assert all(f.result(20.0).error is None for f in futures)
@@ -184,6 +191,7 @@ class Device:
         self.is_there = True
         self.comes_back = True
         self.breaks = False
+        self.num_stops = 0
         self.fatal: set[str] = set()
         self.asked: list[str] = []
         self.gate, self.reached = threading.Event(), threading.Event()
@@ -205,6 +213,7 @@ class Device:
         return None if self.comes_back else WorkerError(ErrorKind.RAISED, "no route to it")
 
     def stop(self) -> None:
+        self.num_stops += 1
         self.gate.set()
 
     close = stop
@@ -314,6 +323,30 @@ def test_what_takes_every_device_with_it_is_a_failed_candidate() -> None:
             == "crash: the device was lost 3 times in measure, the last time: reset by peer"
         )
         assert good.result(WITHIN_S).error is None
+    assert (one.asked + other.asked).count("a") == 3
+
+
+def test_a_device_that_is_lost_again_later_has_its_time_anew(there: Device) -> None:
+    there.fatal = {"a"}
+    with pool_of(there, return_within_s=0.3) as pool:
+        assert asked(pool, "a")[0].result(WITHIN_S).error is not None
+        time.sleep(0.4)
+        there.comes_back, there.fatal = False, {"b"}
+        (late,) = asked(pool, "b")
+        until(lambda: not there.is_there)
+        time.sleep(0.05)
+        there.comes_back, there.fatal = True, set()
+        assert late.result(WITHIN_S).error is None
+
+
+def test_only_processes_of_this_machine_are_renewed(there: Device) -> None:
+    with pool_of(there) as pool:
+        pool.renew_timers()
+        assert there.num_stops == 0
+    here = Device()
+    with Fleet([], [here], overlap=True, lock=contextlib.nullcontext) as pool:
+        pool.renew_timers()
+        assert here.num_stops == 1
 
 
 def test_the_run_ends_with_one_line_when_all_stay_away() -> None:

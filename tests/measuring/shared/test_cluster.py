@@ -94,7 +94,7 @@ def test_each_thread_of_the_workers_is_a_unit_with_a_process_of_its_own(threads:
     assert os.getpid() not in found
 
 
-def test_code_is_for_this_machines_processor_wherever_it_is_built(threads: Cluster, monkeypatch: Any) -> None:
+def test_a_build_is_sent_for_this_machines_processor_and_without_its_paths(threads: Cluster, monkeypatch: Any) -> None:
     def build(ask: str, _kind: str, _files: Any) -> tuple[str, dict[str, bytes]]:
         return json.dumps({"result": json.loads(ask)["request"]["arguments"], "error": None}), {}
 
@@ -102,6 +102,9 @@ def test_code_is_for_this_machines_processor_wherever_it_is_built(threads: Clust
     arguments = threads.answer(asked(Build(target=HOST, what=ModuleFile(Path("b.json")), path=Path("a.so")))).result
     assert arguments["target"]["mcpu"]
     assert "/" not in arguments["path"] + arguments["what"]["ModuleFile"]["path"]
+    several = OperatorsAt(WORKLOAD, [(0,), (1,)], [Path("there/0.so"), None])
+    arguments = threads.answer(asked(Build(target=HOST, what=several, path=Path("several")))).result
+    assert arguments["what"]["OperatorsAt"]["compiled"] == ["1-0.so", None]
 
 
 def test_workers_of_other_versions_are_refused() -> None:

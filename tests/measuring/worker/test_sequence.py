@@ -3,6 +3,7 @@ adds a millisecond at each call."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,18 @@ def test_a_processor_calls(told: Told, tmp_path: Path, how: dict[str, Any], call
 def test_a_gpu_launches(told: Told, tmp_path: Path, how: dict[str, Any], calls: str) -> None:
     measure(request(tmp_path, **how), cuda.GPU(lambda: Launches(told), lambda: told.now))
     assert told.said == in_order(calls)
+
+
+def test_a_network_is_one_copy_on_a_gpu_and_always_cold(told: Told, tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    class Noting(Launches):
+        def seconds(self, calls: Iterable[Call], cold: bool) -> float:
+            launches = list(calls)
+            seen.append((len(launches[0][1]), cold))
+            return super().seconds(launches, cold)
+
+    for how, num_weights, cold in ((ALONE, 3, False), (NETWORK, 1, True)):
+        warm = dataclasses.replace(request(tmp_path, **how), settings=TimingSettings())
+        measure(warm, cuda.GPU(lambda: Noting(told), lambda: told.now))
+        assert seen[-1] == (1 + num_weights + 1, cold)  # beside weights an input and an output
