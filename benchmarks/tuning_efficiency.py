@@ -147,10 +147,10 @@ def replay(
         config = TuneConfig(num_trials=num_trials, num_initial=num_trials)
     tuner = OperatorTuner(space, model, config, [], seed)
     made: list[TuningRecord] = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         batch = [table[p] for p in points]
         made += batch
-        tuner.observe(batch)
+        tuner.tell(batch)
     return made
 
 

@@ -9,8 +9,8 @@ from chanas.compiler.cuda.families import gpu_space
 from chanas.compiler.cuda.space import GPUSpace
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.cost_model.features import features
-from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.history import features
+from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
 
 from ..cuda_cases import GPU, WORKLOADS, key
@@ -40,9 +40,9 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
     space = gpu_space(workload, GPU)
     assert space.num_points > 4096
     config = TuneConfig(num_trials=24)
-    tuner = OperatorTuner(space, GaussianProcessModel(GPU), config, [], 0)
+    tuner = OperatorTuner(space, cost_model("gp", GPU, 0), config, [], 0)
     seconds = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         assert len(set(points)) == len(points)
         records = []
         for point in points:
@@ -50,7 +50,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
             threads = named["split_m"][1] * named["split_n"][1]
             seconds.append(1e-4 / threads**0.5)
             records.append(TuningRecord(point, seconds[-1], 0.0))
-        tuner.observe(records)
+        tuner.tell(records)
     assert len(seconds) == 24
     assert np.median(seconds[12:]) < np.median(seconds[:4])
     assert tuner.room == space.num_points - 24
