@@ -58,7 +58,7 @@ def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, se
     """Milliseconds of this thread for each trial, over all operators one after the other."""
     from chanas.compiler.backends import schedule_space
     from chanas.prescheduler.records.store import TuningRecord
-    from chanas.prescheduler.tuning.cost_model.base import CostModel
+    from chanas.prescheduler.tuning.cost_model.history import CostModel
     from chanas.prescheduler.tuning.cost_model.models import cost_model
     from chanas.prescheduler.tuning.tuner import OperatorTuner
 
@@ -67,9 +67,9 @@ def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, se
     for workload in workloads:
         model = models.setdefault(workload.op, cost_model("gp", target, seed))
         tuner = OperatorTuner(schedule_space(workload, target), model, TRIALS, [], seed)
-        while points := tuner.propose():
+        while points := tuner.ask(4):
             num += len(points)
-            tuner.observe([TuningRecord(p, invented_s(workload, p), 1e-9) for p in points])
+            tuner.tell([TuningRecord(p, invented_s(workload, p), 1e-9) for p in points])
     return 1e3 * (time.thread_time() - start) / num
 
 

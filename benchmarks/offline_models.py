@@ -36,6 +36,7 @@ from chanas.errors import ChanasError, DataError
 from chanas.operators.keys import workload_of_key
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline import dataset, export
 from chanas.prescheduler.tuning.offline.dataset import Dataset
@@ -127,13 +128,13 @@ def play(data: Dataset, parts: Split, model: OfflineModel, seeds: int) -> dict[s
         known = {whole.decode(point) for point in seconds}
         space = dataclasses.replace(whole, is_legal=known.__contains__)
         for name, cost_model in (
-            ("gp", GaussianProcessModel(device)),
-            (model.kind.model, PretrainedModel(device, model)),
+            ("gp", GaussianProcessModel(History(device))),
+            (model.kind.model, PretrainedModel(History(device), model)),
         ):
             tuner = OperatorTuner(space, cost_model, max(_MARKS), [], seed)
             tried: list[float] = []
-            while points := tuner.propose():
-                tuner.observe([TuningRecord(point, seconds[point], 0.0) for point in points])
+            while points := tuner.ask(4):
+                tuner.tell([TuningRecord(point, seconds[point], 0.0) for point in points])
                 tried += [seconds[point] for point in points]
             found[name].append([min(tried[:mark]) / min(seconds.values()) for mark in _MARKS])
     num = len(found["gp"]) // seeds

@@ -148,10 +148,10 @@ def replay(
         search = Search(num_initial=num_trials)
     tuner = OperatorTuner(space, model, num_trials, [], seed, search=search)
     made: list[TuningRecord] = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         batch = [table[p] for p in points]
         made += batch
-        tuner.observe(batch)
+        tuner.tell(batch)
     return made
 
 

@@ -50,7 +50,7 @@ from chanas.prescheduler.tuning.warm_start import prior_from
 
 if TYPE_CHECKING:
     from chanas.prescheduler.records.store import TuningRecord
-    from chanas.prescheduler.tuning.cost_model.base import CostModel, Prior
+    from chanas.prescheduler.tuning.cost_model.history import CostModel, Prior
 
 CLOSE = 1.05
 MARKS = (1, 2, 4, 8, 16, 32)
@@ -148,10 +148,10 @@ def play(
         workload = workloads[number]
         table, tuner = tables[workload], tuners[workload]
         made: list[TuningRecord] = []
-        while points := tuner.propose():
+        while points := tuner.ask(4):
             batch = [table[p] for p in points]
             made += batch
-            tuner.observe(batch)
+            tuner.tell(batch)
         best = best_s(list(table.values()))
         played.curves[workload.key] = [best_s(made[: i + 1]) / best for i in range(len(made))]
         played.dropped[workload.key], played.taus[workload.key] = tuner.prior_dropped, tuner.tau

@@ -42,6 +42,7 @@ from chanas.prescheduler.records.schema import migrate
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import choose_untried, known_schedules
+from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.tuner import OperatorTuner
@@ -176,11 +177,11 @@ class Taught:
 def trace(tuner: OperatorTuner, workload: Workload) -> str:
     """What a tuner asks for until its trials are over, and what it then expects; one point in nine fails."""
     asked = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         asked += points
         seconds = [None if hash(p) % 9 == 0 else seconds_of(workload, p) for p in points]
-        tuner.observe([TuningRecord(p, s, 1e-6) for p, s in zip(points, seconds, strict=True)])
-    return digest((asked, tuner.expected_improvement(), tuner.expected_improvement(1e-4), tuner.tau))
+        tuner.tell([TuningRecord(p, s, 1e-6) for p, s in zip(points, seconds, strict=True)])
+    return digest((asked, tuner.promise(), tuner.promise(1e-4), tuner.tau))
 
 
 def proposals() -> Digests:
@@ -193,10 +194,10 @@ def proposals() -> Digests:
                 model = models.setdefault(f"{workload.op} {name}", cost_model(kind, target, seed))
                 space = schedule_space(workload, target)
                 tuner, asked = OperatorTuner(space, model, 16, [], seed), []
-                while points := tuner.propose():
+                while points := tuner.ask(4):
                     asked += points
-                    tuner.observe([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])
-                yield f"proposals {kind} {seed} {name} {workload.key}", digest((asked, tuner.expected_improvement()))
+                    tuner.tell([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])
+                yield f"proposals {kind} {seed} {name} {workload.key}", digest((asked, tuner.promise()))
         for kind, sign, elsewhere in (
             ("gp with records", 1, "same"),
             ("gp with wrong records", -1, "same"),
@@ -214,7 +215,7 @@ def proposals() -> Digests:
                     is_taught = kind.startswith("trained")
                     known = kind.partition(" ")[0]
                     models[of_family] = (
-                        PretrainedModel(target, Taught(sign)) if is_taught else cost_model(known, target, seed)
+                        PretrainedModel(History(target), Taught(sign)) if is_taught else cost_model(known, target, seed)
                     )
                 space = schedule_space(workload, target)
                 prior = starts[name].prior(space) if elsewhere else None

@@ -10,8 +10,8 @@ import pytest
 
 from chanas.compiler.cpu.blocks import num_block_parameters
 from chanas.compiler.cpu.module import program_module
-from chanas.compiler.cpu.shapes import input_shape, output_shape
 from chanas.compiler.program import Program, Value, packed_constant, tiled_rows
+from chanas.operators.layout import Blocks, input_shape, output_shape
 from chanas.operators.steps import block_workloads
 
 from .workbench import NANO, NUM_CLASSES, device, random_points
@@ -27,11 +27,11 @@ def searched(dtype: str) -> Program:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_values_of_a_searched_network_are_what_its_operators_read_and_write(dtype: str) -> None:
     made, before = searched(dtype), 0
-    assert made.inputs[0].memory_shape(16) == input_shape(block_workloads(BLOCKS[0], dtype)[0], 16)
+    assert made.inputs[0].memory_shape(16) == input_shape(block_workloads(BLOCKS[0], dtype)[0], Blocks(16))
     for number, block in enumerate(BLOCKS, 1):
         last = block_workloads(block, dtype)[-1]
         value = made.value(number)
-        assert (value.memory_shape(16), value.dtype) == (output_shape(last, 16), last.output_storage)
+        assert (value.memory_shape(16), value.dtype) == (output_shape(last, Blocks(16)), last.output_storage)
         assert made.operation(number).reads == (before,)
         before = number
     assert made.outputs == (before,)

@@ -29,7 +29,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
-from chanas.prescheduler.tuning.cost_model.base import CostModel
+from chanas.prescheduler.tuning.cost_model.history import CostModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
@@ -221,7 +221,7 @@ class TuningJobs:
             rival_s = rivals_s[workload]
             num_tried, before_s, improvement = self._improvements.get(workload, (-1, math.inf, 0.0))
             if (num_tried, before_s) != (tuner.num_tried, rival_s):  # what others have taught the model is not asked
-                improvement = tuner.expected_improvement(rival_s)
+                improvement = tuner.promise(rival_s)
                 self._improvements[workload] = tuner.num_tried, rival_s, improvement
             improvements.append(improvement)
             if self.effort.early_stop and tuner.room and improvement < tuner.noise and (tuner.best_s or 0.0) <= rival_s:
@@ -385,7 +385,7 @@ class TuningJobs:
             return
         best_s = job.tuner.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
-        for point in () if self._is_late else job.tuner.propose():
+        for point in () if self._is_late else job.tuner.ask(self.search.batch_size):
             self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
         if job.outstanding or job.again or not settle:
             return
@@ -450,7 +450,7 @@ class TuningJobs:
     def _complete_batch(self, job: _Job) -> None:
         if job.finished:
             self.store.add(job.workload.key, job.finished)
-            job.tuner.observe(job.finished)
+            job.tuner.tell(job.finished)
             job.finished = []
             self._drop_libraries(job.workload, keep={r.point for r in leaders(self._legal_records(job.workload))})
 

@@ -7,7 +7,7 @@ model, and measuring the best of them.
 Points that somebody suggests, such as those of a table of another device, are tried before all others. With a prior
 (`warm_start`) H is made of what was best on another device, and of points from further down the ranking that its
 records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped; when that was so of
-most operators before, it is not asked (`trust`).
+most operators before, it is not asked (`cost_model/guards`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.statistics import expected_improvement
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.budget import expected_improvement
-from chanas.prescheduler.tuning.cost_model.base import CostModel, FloatArray, Prior
+from chanas.prescheduler.tuning.cost_model.guards import Guard
+from chanas.prescheduler.tuning.cost_model.history import CostModel, Prior
 from chanas.prescheduler.tuning.mutate import breed
 
 # Untried points that are drawn at random, beside bred ones, to see whether there is something left to gain.
 _IMPROVEMENT_POINTS = 192
 # A prior is judged by at least so many valid points of the first batch, and dropped below this rank correlation.
 _NUM_JUDGED = 4
-# Seconds this close to each other, as a share, say nothing of their order: a timing repeats to 1–3 %.
-_NOISE = 0.03
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +59,22 @@ class Search:
 DEFAULT_SEARCH = Search()
 
 
+class Tuner(Protocol):
+    """Explores the schedule space of one operator: it is asked for points, and told what they took."""
+
+    def ask(self, num: int) -> list[Point]:
+        """The next points to measure, about `num`; empty when none is left to be tried."""
+
+    def tell(self, records: Sequence[TuningRecord]) -> None:
+        """Take in measured points, failures included."""
+
+    def promise(self, rival_s: float = math.inf) -> float:
+        """The improvement, in log seconds, that further points promise over the best so far, or over another operator
+        that computes the same in `rival_s`. Infinite while nothing works, zero when nothing is left."""
+
+
 class OperatorTuner:
-    """Proposes points for one workload and learns from what was measured."""
+    """The `Tuner` of this module's evolution with a cost model."""
 
     def __init__(
         self,
@@ -84,11 +97,10 @@ class OperatorTuner:
         self._suggested = tuple(p for p in suggested if space.contains(p))
         self._prior = prior
         self._predicted: dict[Point, float] = {}
-        self.tau: float | None = None
-        """Kendall's rank correlation of the prior's forecast and the first seconds; None before they are there."""
+        self._guard = Guard(_NUM_JUDGED, lambda _: search.min_tau)
         self.prior_dropped = False
         if prior is not None:
-            model.transfer(space, prior)
+            model.history.add_elsewhere(space, prior)
         self._judge_prior(list(self._records.values()))
         model.observe(space, list(self._records.values()))
 
@@ -134,9 +146,10 @@ class OperatorTuner:
     def best_s(self) -> float | None:
         return None if self.best is None else self.best.seconds
 
-    def propose(self) -> list[Point]:
-        """The next points to measure: distinct, legal, untried; empty when the trials are used up."""
-        num = min(self._search.batch_size, self.num_left)
+    def ask(self, num: int) -> list[Point]:
+        """The next points to measure: distinct, legal, untried; at most `num`, but the initial set at once. Empty when
+        the trials are used up."""
+        num = min(num, self.num_left)
         valid = [r for r in self._records.values() if r.seconds is not None]
         tried = frozenset(self._records)
         if num == 0:
@@ -191,28 +204,31 @@ class OperatorTuner:
 
     def _judge_prior(self, records: Sequence[TuningRecord]) -> None:
         """Compare the order of the records with the other device's prediction, before the model has seen them."""
-        if self._prior is None or self.tau is not None or self.prior_dropped:
+        if self._prior is None or self._guard.has_judged or self.prior_dropped:
             return
         predicted = self._model.predict_from_prior(self.space, [r.point for r in records]) if records else None
         if predicted is not None:
             self._predicted.update(zip((r.point for r in records), predicted.tolist(), strict=True))
         known = {**self._records, **{r.point: r for r in records}}
         judged = [(self._predicted[p], r.seconds) for p, r in known.items() if r.seconds and p in self._predicted]
-        if len(judged) < _NUM_JUDGED:
-            return
-        self.tau = rank_correlation(*np.array(judged, dtype=np.float64).T)
-        if self.tau is not None:
-            self._prior.trust.note(self.space.workload.key, self.tau)
-            if self.tau < self._search.min_tau:
-                self._drop_prior()
+        self._guard.judge(*np.array(judged, dtype=np.float64).reshape(-1, 2).T)
+        if (tau := self._guard.value) is not None:
+            self._prior.trust.note(self.space.workload.key, tau)
+        if self._guard.is_lost:
+            self._drop_prior()
+
+    @property
+    def tau(self) -> float | None:
+        """Kendall's rank correlation of the prior's forecast and the first seconds; None before they are there."""
+        return self._guard.value
 
     def _drop_prior(self) -> None:
         """Go on as without the other device's records, where there are any."""
         if self._prior is not None and not self.prior_dropped:
             self.prior_dropped = True
-            self._model.drop(self.space)
+            self._model.history.drop_elsewhere(self.space)
 
-    def expected_improvement(self, rival_s: float = math.inf) -> float:
+    def promise(self, rival_s: float = math.inf) -> float:
         """Improvement over the best that the cost model expects of the most promising untried point, on log seconds.
 
         Where another operator computes the same in `rival_s`, over the better of both. Infinite while no point works
@@ -247,18 +263,8 @@ class OperatorTuner:
         best = self.best
         return 0.0 if best is None or not best.seconds else (best.spread_s or 0.0) / best.seconds
 
-    def observe(self, records: Sequence[TuningRecord]) -> None:
+    def tell(self, records: Sequence[TuningRecord]) -> None:
         """Take in measured points, failures included."""
         self._judge_prior(records)
         self._records.update({r.point: r for r in records})
         self._model.observe(self.space, records)
-
-
-def rank_correlation(predicted: FloatArray, seconds: FloatArray) -> float | None:
-    """Kendall's τ of a prediction, over the pairs whose seconds differ by more than noise; None if there is no such
-    pair or the prediction is the same for all. float64[N] each."""
-    far = np.triu(np.abs(np.log(seconds)[:, None] - np.log(seconds)[None, :]) > _NOISE, k=1)
-    if not far.any() or np.ptp(predicted) == 0.0:
-        return None
-    signs = np.sign(predicted[:, None] - predicted[None, :]) * np.sign(seconds[:, None] - seconds[None, :])
-    return float(signs[far].mean())

@@ -29,8 +29,8 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import Idea, agree, points_of
 from chanas.prescheduler.records.sources import Source, open_records
 from chanas.prescheduler.records.store import TuningRecord, device_key
-from chanas.prescheduler.tuning.cost_model.base import Prior
-from chanas.prescheduler.tuning.trust import SourceTrust
+from chanas.prescheduler.tuning.cost_model.guards import SourceTrust
+from chanas.prescheduler.tuning.cost_model.history import Prior
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
     assert space.num_points > 4096
     tuner = OperatorTuner(space, GaussianProcessModel(GPU), 24, [], 0)
     seconds = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         assert len(set(points)) == len(points)
         records = []
         for point in points:
@@ -151,7 +151,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
             threads = named["split_m"][1] * named["split_n"][1]
             seconds.append(1e-4 / threads**0.5)
             records.append(TuningRecord(point, seconds[-1], 0.0))
-        tuner.observe(records)
+        tuner.tell(records)
     assert len(seconds) == 24
     assert np.median(seconds[12:]) < np.median(seconds[:4])
     assert tuner.room == space.num_points - 24

@@ -54,9 +54,9 @@ def tuner_of(
 def explore(tuner: OperatorTuner, measure: Callable[[Point], TuningRecord] = record_of) -> list[Point]:
     """All points that a tuner asks for, in order."""
     asked: list[Point] = []
-    while batch := tuner.propose():
+    while batch := tuner.ask(4):
         asked += batch
-        tuner.observe([measure(p) for p in batch])
+        tuner.tell([measure(p) for p in batch])
     return asked
 
 
@@ -74,7 +74,7 @@ def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space:
     asked = []
     for model in (cost_model("gp", HERE, 0), cost_model("gp", HERE, 0, compute)):
         tuners = [OperatorTuner(each, model, 40, [], 0) for each in (similar, space)]
-        asked.append([(explore(tuner), tuner.expected_improvement()) for tuner in tuners])
+        asked.append([(explore(tuner), tuner.promise()) for tuner in tuners])
     assert asked[0] == asked[1]
     assert questions
 
@@ -91,12 +91,12 @@ def test_no_point_is_asked_for_twice_and_all_are_legal(op: Operator, model: str,
 @every_model
 @pytest.mark.parametrize("num_trials", [0, 1, 3, 4, 5, 17])
 def test_it_ends_after_the_number_of_trials(num_trials: int, model: str) -> None:
-    tuner = tuner_of(LARGE, num_trials, model=model, num_initial=4, batch_size=4)
+    tuner = tuner_of(LARGE, num_trials, model=model, num_initial=4)
     assert tuner.num_left == num_trials
     assert len(explore(tuner)) == num_trials
     assert tuner.num_tried == num_trials
     assert tuner.num_left == 0
-    assert tuner.propose() == []
+    assert tuner.ask(4) == []
 
 
 @every_model
@@ -106,11 +106,11 @@ def test_it_ends_when_the_space_is_exhausted(model: str) -> None:
 
 
 def test_the_initial_set_comes_at_once_and_then_batches() -> None:
-    tuner = tuner_of(LARGE, 13, num_initial=6, batch_size=3)
+    tuner = tuner_of(LARGE, 13, num_initial=6)
     sizes = []
-    while batch := tuner.propose():
+    while batch := tuner.ask(3):
         sizes.append(len(batch))
-        tuner.observe([record_of(p) for p in batch])
+        tuner.tell([record_of(p) for p in batch])
     assert sizes == [6, 3, 3, 1]
 
 
@@ -125,7 +125,7 @@ def test_kept_records_count_as_trials(model: str) -> None:
 
 
 def test_more_kept_records_than_trials_ask_for_nothing() -> None:
-    assert tuner_of(LARGE, 4, [record_of(p) for p in LARGE.points[:10]]).propose() == []
+    assert tuner_of(LARGE, 4, [record_of(p) for p in LARGE.points[:10]]).ask(4) == []
 
 
 def test_kept_records_of_points_that_are_no_more_are_left_out() -> None:
@@ -171,7 +171,7 @@ def test_points_that_no_mutation_reaches_are_scored_too() -> None:
     worst = sorted(LARGE.points, key=lambda p: -landscape_seconds(LARGE, p))
     greedy = Search(random_share=0.0)
     kept = [TuningRecord(p, landscape_seconds(LARGE, p)) for p in worst[:12]]
-    assert set(OperatorTuner(LARGE, Seer(), 16, kept, 0, search=greedy).propose()) == set(worst[-4:])
+    assert set(OperatorTuner(LARGE, Seer(), 16, kept, 0, search=greedy).ask(4)) == set(worst[-4:])
 
 
 @every_model
@@ -184,9 +184,9 @@ def test_the_same_seed_tries_the_same_points(model: str) -> None:
 @every_model
 def test_nothing_is_left_to_gain_where_all_is_tried(model: str) -> None:
     tuner = tuner_of(SMALL, 1000, model=model)
-    assert tuner.expected_improvement() == math.inf
+    assert tuner.promise() == math.inf
     explore(tuner)
-    assert (tuner.expected_improvement(), tuner.room) == (0.0, 0)
+    assert (tuner.promise(), tuner.room) == (0.0, 0)
 
 
 def test_less_is_left_to_gain_the_more_is_known() -> None:
@@ -196,7 +196,7 @@ def test_less_is_left_to_gain_the_more_is_known() -> None:
 
     def left(points: list[Point]) -> float:
         kept = [TuningRecord(p, landscape_seconds(LARGE, p), 0.0) for p in points]
-        return tuner_of(LARGE, kept=kept).expected_improvement()
+        return tuner_of(LARGE, kept=kept).promise()
 
     assert left(few) > 0.1 > 0.05 > left(most) >= 0.0
 
@@ -205,21 +205,21 @@ def test_less_is_left_to_gain_beside_a_faster_operator_that_computes_the_same() 
     kept = [record_of(p) for p in LARGE.points[:10]]
     tuner = tuner_of(LARGE, 14, kept)
     best_s = tuner.best_s or 0.0
-    alone, *beside = (tuner.expected_improvement(rival_s=share * best_s) for share in (2.0, 0.9, 0.1))
-    assert alone == tuner.expected_improvement() > beside[0] > beside[1] >= 0.0
+    alone, *beside = (tuner.promise(rival_s=share * best_s) for share in (2.0, 0.9, 0.1))
+    assert alone == tuner.promise() > beside[0] > beside[1] >= 0.0
 
 
 def test_nothing_is_left_to_gain_where_nothing_works_and_another_operator_does() -> None:
     kept = [TuningRecord(p, None, error="crash") for p in LARGE.points[:10]]
     tuner = tuner_of(LARGE, 14, kept)
-    assert (tuner.expected_improvement(), tuner.expected_improvement(rival_s=1.0)) == (math.inf, 0.0)
+    assert (tuner.promise(), tuner.promise(rival_s=1.0)) == (math.inf, 0.0)
 
 
 def test_asking_what_is_left_changes_no_proposal() -> None:
     kept = [record_of(p) for p in LARGE.points[:10]]
     asked, other = (tuner_of(LARGE, 14, kept) for _ in range(2))
-    asked.expected_improvement()
-    assert asked.propose() == other.propose()
+    asked.promise()
+    assert asked.ask(4) == other.ask(4)
 
 
 def test_a_limit_may_be_raised() -> None:
@@ -248,11 +248,11 @@ def test_a_model_that_knows_similar_operators_chooses_the_initial_set() -> None:
     search = {"num_initial": 8, "random_share": 0.0}
     blind, taught = [], []
     for seed in range(5):
-        blind += tuner_of(similar, 8, seed=seed, **search).propose()
+        blind += tuner_of(similar, 8, seed=seed, **search).ask(4)
         model = cost_model("gp", HERE, seed)
         known = LARGE.sample(60, np.random.default_rng(seed))
         model.observe(LARGE, [TuningRecord(p, landscape_seconds(LARGE, p)) for p in known])
-        taught += OperatorTuner(similar, model, 8, [], seed, search=Search(**search)).propose()
+        taught += OperatorTuner(similar, model, 8, [], seed, search=Search(**search)).ask(4)
     assert share_of_faster_points(similar, taught) < 0.15
     assert share_of_faster_points(similar, blind) > 0.35
 
@@ -277,7 +277,7 @@ def test_the_best_of_a_landscape_is_found_more_often_than_at_random() -> None:
 def test_what_is_suggested_is_tried_first_and_nothing_twice() -> None:
     suggested = [LARGE.points[3], (1, 2), LARGE.points[8], LARGE.points[1]]
     model, kept = cost_model("gp", HERE, 0), [record_of(LARGE.points[8])]
-    tuner = OperatorTuner(LARGE, model, 8, kept, 0, None, suggested, Search(batch_size=2))
+    tuner = OperatorTuner(LARGE, model, 8, kept, 0, None, suggested, Search())
     asked = explore(tuner)
     assert asked[:2] == [LARGE.points[3], LARGE.points[1]]
     assert len(set(asked)) == len(asked) == 7

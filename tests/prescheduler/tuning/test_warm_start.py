@@ -26,10 +26,10 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import agree
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning import jobs as jobs_module
-from chanas.prescheduler.tuning.cost_model.base import Prior
+from chanas.prescheduler.tuning.cost_model.history import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search, rank_correlation
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
 from chanas.prescheduler.tuning.warm_start import open_warm_start, prior_from
 
 from ...compiler.workbench import (
@@ -224,7 +224,7 @@ def test_a_source_of_the_same_vectors_is_nearer_than_the_processor_itself(tmp_pa
 def test_a_first_batch_of_mapped_points_has_no_point_twice(rng: np.random.Generator) -> None:
     there, here = schedule_space(WORKLOAD, ONE), schedule_space(WORKLOAD, NARROW)
     records = sorted(records_of(WORKLOAD, ONE, 40, int(rng.integers(1 << 30))), key=lambda r: r.seconds or 0.0)
-    first = tuner_with(prior_from(records, there, here, (ONE, NARROW)), here).propose()
+    first = tuner_with(prior_from(records, there, here, (ONE, NARROW)), here).ask(4)
     assert len(first) == len(set(first)) == 4
 
 
@@ -306,9 +306,9 @@ def tuner_with(prior: Prior | None, space: ScheduleSpace, min_tau: float = 0.0, 
 def explored(tuner: OperatorTuner) -> list[float]:
     """Seconds of what is asked for, in order."""
     made: list[float] = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         batch = [TuningRecord(p, seconds_of(tuner.space, p), 1e-9) for p in points]
-        tuner.observe(batch)
+        tuner.tell(batch)
         made += [r.seconds or math.inf for r in batch]
     return made
 
@@ -318,7 +318,7 @@ SPACE = schedule_space(WORKLOAD, ONE)
 
 def test_the_best_of_the_other_device_are_tried_first() -> None:
     prior = prior_of(SPACE)
-    batch = tuner_with(prior, SPACE).propose()
+    batch = tuner_with(prior, SPACE).ask(4)
     assert batch[0] == prior.points[0][0]
     assert len(set(batch)) == len(batch) == DEFAULT_SEARCH.num_initial
     assert all(SPACE.contains(p) for p in batch)
@@ -326,14 +326,14 @@ def test_the_best_of_the_other_device_are_tried_first() -> None:
 
 def test_the_first_set_is_the_same_in_steps_as_at_once() -> None:
     prior = prior_of(SPACE)
-    at_once = tuner_with(prior, SPACE).propose()
+    at_once = tuner_with(prior, SPACE).ask(4)
     tuner = tuner_with(prior, SPACE)
     tuner.limit = 1
-    (first,) = tuner.propose()
-    tuner.observe([TuningRecord(first, seconds_of(SPACE, first), 1e-9)])
-    assert tuner.propose() == []
+    (first,) = tuner.ask(4)
+    tuner.tell([TuningRecord(first, seconds_of(SPACE, first), 1e-9)])
+    assert tuner.ask(4) == []
     tuner.limit = DEFAULT_SEARCH.num_initial
-    assert [first, *tuner.propose()] == at_once
+    assert [first, *tuner.ask(4)] == at_once
 
 
 def test_a_true_prior_is_kept_and_saves_trials() -> None:
@@ -350,8 +350,8 @@ def test_a_true_prior_is_kept_and_saves_trials() -> None:
 
 def test_a_prior_that_misleads_is_dropped_after_the_first_batch() -> None:
     tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
-    points = tuner.propose()
-    tuner.observe([TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points])
+    points = tuner.ask(4)
+    tuner.tell([TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points])
     assert tuner.prior_dropped
     assert tuner.tau is not None
     assert tuner.tau < 0.0
@@ -369,14 +369,10 @@ def test_dropping_it_is_worth_something() -> None:
 def test_what_is_dropped_says_nothing_any_more() -> None:
     """The model is then the one that never heard of it."""
     tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
-    points = tuner.propose()
+    points = tuner.ask(4)
     batch = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points]
-    tuner.observe(batch)
+    tuner.tell(batch)
     assert tuner._model.predict_from_prior(SPACE, points) is None
-    told = cost_model("gp", ONE, 0)
-    told.transfer(SPACE, prior_of(SPACE))
-    told.drop(SPACE)
-    assert told.predict_from_prior(SPACE, points) is None
 
 
 def test_kept_records_judge_it_at_once() -> None:
@@ -394,30 +390,11 @@ def test_a_search_with_a_prior_asks_for_each_point_once_and_ends(model: str, rng
             space = schedule_space(random_workload(op, rng), DEVICES[name])  # type: ignore[arg-type]
             tuner = OperatorTuner(space, cost_model(model, DEVICES[name], 0), 12, [], 0, prior_of(space, num=10))
             asked: list[Point] = []
-            while points := tuner.propose():
+            while points := tuner.ask(4):
                 asked += points
-                tuner.observe([TuningRecord(p, None, None, "wrong result") for p in points[:1]])
-                tuner.observe([TuningRecord(p, seconds_of(space, p), 1e-9) for p in points[1:]])
+                tuner.tell([TuningRecord(p, None, None, "wrong result") for p in points[:1]])
+                tuner.tell([TuningRecord(p, seconds_of(space, p), 1e-9) for p in points[1:]])
             assert len(set(asked)) == len(asked) == min(12, len(space.points))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "tau"),
-    [
-        ([1.0, 2.0, 3.0, 4.0], 1.0),
-        ([4.0, 3.0, 2.0, 1.0], -1.0),
-        ([1.02, 1.01, 1.0, 2.0], 1.0),  # all but the last are alike
-        ([1.02, 1.01, 1.0, 1.0], None),
-        ([2.0, 1.0, 4.0, 3.0], 1 / 3),
-    ],
-)
-def test_only_seconds_that_differ_are_ordered(seconds: list[float], tau: float | None) -> None:
-    found = rank_correlation(np.arange(4.0), np.array(seconds))
-    assert found == (None if tau is None else pytest.approx(tau))
-
-
-def test_a_forecast_that_says_nothing_is_no_forecast() -> None:
-    assert rank_correlation(np.zeros(4), np.arange(1.0, 5.0)) is None
 
 
 # ---- what is kept of it ---------------------------------------------------------------------------------------------

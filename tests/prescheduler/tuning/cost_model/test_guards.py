@@ -1,4 +1,4 @@
-"""chanas/prescheduler/tuning/trust.py: records that were wrong about most operators are not asked about others."""
+"""chanas/prescheduler/tuning/cost_model/guards.py: what was wrong is not asked again, of an operator or of a source."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas.prescheduler.tuning.trust import SourceTrust
-from chanas.prescheduler.tuning.tuner import rank_correlation
+from chanas.prescheduler.tuning.cost_model.guards import Guard, SourceTrust, chance_deviation, rank_correlation
 
 taus = st.floats(-1.0, 1.0)
 
@@ -22,6 +21,44 @@ def trust_in(values: list[float]) -> SourceTrust:
     return trust
 
 
+# ---- of an operator -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("seconds", "tau"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], 1.0),
+        ([4.0, 3.0, 2.0, 1.0], -1.0),
+        ([1.02, 1.01, 1.0, 2.0], 1.0),  # all but the last are alike
+        ([1.02, 1.01, 1.0, 1.0], None),
+        ([2.0, 1.0, 4.0, 3.0], 1 / 3),
+    ],
+)
+def test_only_seconds_that_differ_are_ordered(seconds: list[float], tau: float | None) -> None:
+    found = rank_correlation(np.arange(4.0), np.array(seconds))
+    assert found == (None if tau is None else pytest.approx(tau))
+    assert rank_correlation(np.zeros(4), np.array(seconds)) is None
+
+
+def test_an_opinion_is_judged_by_enough_forecasts_and_stays_lost() -> None:
+    guard = Guard(4, lambda _: 0.0)
+    guard.judge(np.arange(3.0), np.array([3.0, 2.0, 1.0]))
+    assert (guard.value, guard.is_lost) == (None, False)
+    guard.judge(np.arange(4.0), np.ones(4))  # nothing but noise
+    assert (guard.value, guard.is_lost) == (None, False)
+    guard.judge(np.arange(4.0), np.array([4.0, 3.0, 2.0, 1.0]))
+    assert (guard.value, guard.is_lost) == (-1.0, True)
+    guard.judge(np.arange(4.0), np.arange(1.0, 5.0))
+    assert (guard.value, guard.is_lost) == (1.0, True)
+
+
+def test_the_limit_may_be_of_the_number_of_forecasts() -> None:
+    assert chance_deviation(4) == pytest.approx(0.49, abs=0.01)
+    for num, is_lost in ((4, False), (40, True)):
+        guard = Guard(4, lambda num: -chance_deviation(num), lambda forecasts, measured: -0.4)
+        guard.judge(np.zeros(num), np.zeros(num))
+        assert guard.is_lost == is_lost
+
+
+# ---- of a source ----------------------------------------------------------------------------------------------------
 def test_two_operators_say_too_little() -> None:
     assert not trust_in([-1.0, -1.0]).is_lost
     assert trust_in([-1.0, -1.0, -1.0]).is_lost
