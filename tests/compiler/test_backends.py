@@ -25,7 +25,7 @@ from chanas.prescheduler.tables.networks import NetworkJob
 from .cuda_cases import GPU
 from .workbench import HOST, NANO, NUM_CLASSES
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {"CPU": HOST, "GPU": GPU, "GPU, three images": in_batches(GPU, 3)}
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 

@@ -12,7 +12,7 @@ from chanas.compiler.cuda import nvrtc_libraries as module
 from chanas.compiler.cuda.nvrtc_libraries import OLDER, OLDER_ARCHS, NVRTCError, NVRTCLibrary, library_for, newest_first
 from chanas.errors import TargetError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 NEW = NVRTCLibrary("new", (13, 2), ("sm_75", "sm_90"), None)
 OLD = NVRTCLibrary("old", (12, 9), ("sm_60", "sm_75", "sm_90"), None)
 

@@ -25,7 +25,7 @@ from chanas.operators.steps import device_workloads
 from ..cuda_cases import GPU
 from ..workbench import NANO, NUM_CLASSES
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 REASON = why_no_nvrtc()
 needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 

@@ -93,7 +93,7 @@ def test_after_an_error_of_the_gpu_another_process_goes_on(tmp_path: Path) -> No
         "def fault(_request):\n    raise RuntimeError('CUDA: an illegal memory access was encountered')\n"
         "worker.serve_requests({Ping: worker.ping, Crash: fault}, describe)\n"
     )
-    root = Path(__file__).resolve().parents[4]
+    root = Path(__file__).resolve().parents[3]
     with pytest.MonkeyPatch.context() as patch:
         plant_worker(patch, "cuda", (str(program),))
         patch.setenv("PYTHONPATH", str(root))

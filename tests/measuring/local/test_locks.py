@@ -20,7 +20,7 @@ from chanas.measuring.requests import Ping
 
 from ...compiler.workbench import HOST
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 HOLDER = """
 import sys, time

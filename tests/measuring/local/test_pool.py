@@ -27,7 +27,7 @@ from chanas.measuring.requests import Crash, Hang, Ping, Request
 
 from ...compiler.workbench import HOST, device
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module", autouse=True)

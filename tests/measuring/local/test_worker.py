@@ -27,7 +27,7 @@ from chanas.operators.workload import Workload
 
 from ...compiler.workbench import HOST, Workbench
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 WORKLOAD = Workload("pointwise", 4, 24, 40)
 POINT = schedule_space(WORKLOAD, HOST).points[0]
 
