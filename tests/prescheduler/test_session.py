@@ -154,6 +154,7 @@ def test_operators_are_tuned_as_cold_as_the_surroundings_say(session: Session, p
     session.jobs(effort).run(workloads, progress=False)
     assert set(seen) == {(AROUND.weight_bytes, AROUND.num_blocks)}
     assert [len(session.store.load(w.key)) for w in workloads] == [3] * len(workloads)
+    assert "3 readings" in session.canary.describe()
     pool.checked.clear()
     session.require_families(workloads, effort)
     assert pool.checked == []  # nothing is left to try
