@@ -34,12 +34,13 @@ from threadpoolctl import threadpool_limits
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, GenomeLayout, Genomes
+from chanas.core.statistics import kendall_tau
 from chanas.errors import ChanasError
 from chanas.search.accuracy.encoding import Features, features
 from chanas.search.accuracy.predictor import KINDS, AccuracyPredictor
 from chanas.search.accuracy.regression import fit_ridge
 from chanas.search.accuracy.table import load_accuracy_table
-from chanas.search.accuracy.validation import kendall_tau, top_decile_recall
+from chanas.search.accuracy.validation import top_decile_recall
 
 DEFAULT, YARDSTICK = "pairs", "ridge"
 # Of a table: a ridge that knows absent blocks. It is no kind of predictor.

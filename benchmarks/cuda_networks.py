@@ -36,7 +36,7 @@ from chanas.errors import ChanasError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
-    from chanas.measuring.outcomes import Outcome
+    from chanas.measuring.messages import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
 
 GOALS = {"eager": 1.6, "torch_compile_graphs": 1.2, "torch_compile": 1.2}
@@ -92,7 +92,7 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
 
     from chanas.compiler.cases import mean_network_weight_bytes
     from chanas.operators.steps import device_workloads
-    from chanas.prescheduler.tables.lut import Surroundings
+    from chanas.prescheduler.blocks import Surroundings
     from chanas.prescheduler.tables.networks import compile_networks
 
     blocks = torchvision_blocks(module)

@@ -1,6 +1,6 @@
 """How well cost models order schedules of operators and devices that they did not see, and what half the data is worth.
 
-    python benchmarks/offline_models.py [--quick] --data records.npz [--run DIR ...] [--features primitives,segments]
+    python benchmarks/offline_models.py [--quick] --data records.npz [--run DIR ...]
         [--models attention,mlp,xgb,lgbm] [--splits within_task,by_task,by_target,each_target] [--loss rmse]
         [--further 100,300] [--seed 0]
 
@@ -36,6 +36,7 @@ from chanas.errors import ChanasError, DataError
 from chanas.operators.keys import workload_of_key
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline import dataset, export
 from chanas.prescheduler.tuning.offline.dataset import Dataset
@@ -43,7 +44,7 @@ from chanas.prescheduler.tuning.offline.metrics import judge
 from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train, train_further
 from chanas.prescheduler.tuning.offline.primitives import Int64Array
 from chanas.prescheduler.tuning.offline.split import SPLITS, Split, sample_by_flops, split
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner
 
 EACH_TARGET, WITHOUT = "each_target", "without"
 _QUICK_RECORDS = 2000
@@ -55,12 +56,12 @@ def main() -> None:
     args = parse()
     if args.run:
         files = export.files_of_records(args.run)
-        dataset.save(export.make_dataset(export.collect(files), "segments" in args.features), args.data)
+        dataset.save(export.make_dataset(export.collect(files)), args.data)
     data = dataset.load(args.data)
     if args.quick:
         data = data.of(np.arange(min(_QUICK_RECORDS, len(data)), dtype=np.int64))
     rows, baselines = [], []
-    for features, name in itertools.product(args.features.split(","), args.splits.split(",")):
+    for name in args.splits.split(","):
         try:
             whole = splits_of(data, name, args.seed)
         except ChanasError as error:  # a single device, say
@@ -69,7 +70,7 @@ def main() -> None:
         for part, parts in whole.items():
             baselines.append(by_chance(data, parts, part, args.seed))
             for model in args.models.split(","):
-                kind = Kind(model=model, loss=args.loss, features=features)
+                kind = Kind(model=model, loss=args.loss)
                 rows += compare(data, parts, kind, part, args)
     found = figures(rows)
     extra = {"seed": args.seed, "loss": args.loss, "data": describe(data), "rows": rows, "by_chance": baselines}
@@ -80,7 +81,6 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--run", type=Path, action="append")
-    parser.add_argument("--features", default="primitives")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--splits", default=",".join((*SPLITS, EACH_TARGET)))
     parser.add_argument("--loss", default="rmse")
@@ -128,13 +128,13 @@ def play(data: Dataset, parts: Split, model: OfflineModel, seeds: int) -> dict[s
         known = {whole.decode(point) for point in seconds}
         space = dataclasses.replace(whole, is_legal=known.__contains__)
         for name, cost_model in (
-            ("gp", GaussianProcessModel(device)),
-            (model.kind.model, PretrainedModel(device, model)),
+            ("gp", GaussianProcessModel(History(device))),
+            (model.kind.model, PretrainedModel(History(device), model)),
         ):
-            tuner = OperatorTuner(space, cost_model, TuneConfig(num_trials=max(_MARKS)), [], seed)
+            tuner = OperatorTuner(space, cost_model, max(_MARKS), [], seed)
             tried: list[float] = []
-            while points := tuner.propose():
-                tuner.observe([TuningRecord(point, seconds[point], 0.0) for point in points])
+            while points := tuner.ask(4):
+                tuner.tell([TuningRecord(point, seconds[point], 0.0) for point in points])
                 tried += [seconds[point] for point in points]
             found[name].append([min(tried[:mark]) / min(seconds.values()) for mark in _MARKS])
     num = len(found["gp"]) // seeds
@@ -169,9 +169,7 @@ def go_further(data: Dataset, new: Int64Array, model: OfflineModel, num: int, se
         "after": train_further(model, data, learned, seed),
         "alone": train(data, learned, model.kind, seed, progress=False),
     }
-    found = {
-        when: judge(each.scores(test.rows(each.kind.features)), test.label, test.task) for when, each in models.items()
-    }
+    found = {when: judge(each.scores(test.primitives), test.label, test.task) for when, each in models.items()}
     pairs = {when: (score.pairwise_accuracy, score.clear_accuracy, score.top1) for when, score in found.items()}
     print(f"{'':12} {len(learned)} records further  {pairs}", flush=True)
     return {"num_records": len(learned), **{when: dataclasses.asdict(score) for when, score in found.items()}}
@@ -186,12 +184,12 @@ def compare(data: Dataset, parts: Split, kind: Kind, name: str, options: argpars
         started = time.process_time()
         model = train(data, chosen, kind, seed, progress=False)
         seconds = time.process_time() - started
-        found = judge(model.scores(test.rows(kind.features)), test.label, test.task)
-        row = {"split": name, "features": kind.features, "model": kind.model, "data": part}
+        found = judge(model.scores(test.primitives), test.label, test.task)
+        row = {"split": name, "features": "primitives", "model": kind.model, "data": part}
         row |= {"num_records": len(chosen), "train_core_s": seconds, **dataclasses.asdict(found)}
         row["num_judged"], row["num_judged_tasks"] = row.pop("num_records"), row.pop("num_tasks")
         row["num_records"] = len(chosen)
-        if name == "by_task" and kind.features == "primitives":
+        if name == "by_task":
             row["played"] = play(data, parts, model, seeds=3)
             print(f"{'':12} played     {row['played']}")
         if name.startswith(WITHOUT) and part == "full":
@@ -199,7 +197,7 @@ def compare(data: Dataset, parts: Split, kind: Kind, name: str, options: argpars
             row["further"] = [each for each in further if each is not None]
         rows.append(row)
         print(
-            f"{name:12} {kind.features:10} {kind.model:9} {part:7} {len(chosen):6} records {seconds:7.1f} s  "
+            f"{name:12} {kind.model:9} {part:7} {len(chosen):6} records {seconds:7.1f} s  "
             f"pairwise {found.pairwise_accuracy:.3f}  clear {found.clear_accuracy or math.nan:.3f}  "
             f"top-1 {found.top1:.3f}  top-5 {found.top5:.3f}  "
             f"rmse {found.rmse:.3f}",

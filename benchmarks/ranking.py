@@ -56,9 +56,9 @@ from supernet_runs import (
 from torch.nn import functional as F
 
 from chanas.core.arch import Architecture
+from chanas.core.statistics import kendall_tau
 from chanas.files.writing import read_json, write_json
 from chanas.network.static import StaticNetwork
-from chanas.search.accuracy.validation import kendall_tau
 from chanas.supernet.data.images import ImageData, load_data
 from chanas.supernet.data.loader import training_batches
 from chanas.supernet.training.evaluate import EvaluationImages

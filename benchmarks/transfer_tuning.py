@@ -37,8 +37,7 @@ from common import Figure
 from transfer_data import read_columns, take_latencies
 
 from chanas.core.genome import FloatArray
-from chanas.prescheduler.tuning.transfer.encoding import encode
-from chanas.prescheduler.tuning.transfer.search import TransferSearch
+from chanas.prescheduler.tuning.transfer import TransferSearch, encode
 
 BUDGETS, QUICK_BUDGETS = (0, 10, 30, 100), (0, 10)
 NUM_DRAWS, QUICK_DRAWS = 50, 1
@@ -141,10 +140,10 @@ def modelled(space: Space, sources: FloatArray, truth: FloatArray, rng: np.rando
     """Order by chanas, with log latencies float64[N, S] of other devices."""
     search = TransferSearch(space.x, sources, rng)
     for _ in range(len(truth)):
-        index = search.propose()
+        (index,) = search.ask(1)
         knows = sources.shape[1] > 0 or math.isfinite(search.best)
         yield index, search.model.predict if knows else _nothing
-        search.observe(index, truth[index])
+        search.tell([(index, truth[index])])
 
 
 def nearest(sources: FloatArray, truth: FloatArray) -> Order:

@@ -43,13 +43,14 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_used
 from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tables.lut import surroundings
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
-from chanas.prescheduler.tuning.warm_start import agree, translate
+from chanas.prescheduler.blocks import surroundings
+from chanas.prescheduler.ideas import agree
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
+from chanas.prescheduler.tuning.warm_start import prior_from
 
 if TYPE_CHECKING:
     from chanas.prescheduler.records.store import TuningRecord
-    from chanas.prescheduler.tuning.cost_model.base import CostModel, Prior
+    from chanas.prescheduler.tuning.cost_model.history import CostModel, Prior
 
 CLOSE = 1.05
 MARKS = (1, 2, 4, 8, 16, 32)
@@ -128,9 +129,10 @@ def play(
     workloads: Sequence[Workload],
     tables: Mapping[Workload, Table],
     target: HardwareTarget,
-    config: TuneConfig,
+    num_trials: int,
     seed: int,
     priors: Mapping[Workload, Prior],
+    search: Search = DEFAULT_SEARCH,
 ) -> Played:
     """One search of a family's operators, in an order of its own, on measured points."""
     from chanas.prescheduler.tuning.cost_model.models import cost_model
@@ -140,15 +142,16 @@ def play(
     tuners = {}
     for number, workload in enumerate(workloads):
         space = measured_space(workload, tables[workload], target)
-        tuners[workload] = OperatorTuner(space, model, config, [], seed * 1000 + number, priors.get(workload))
+        prior = priors.get(workload)
+        tuners[workload] = OperatorTuner(space, model, num_trials, [], seed * 1000 + number, prior, search=search)
     for number in rng.permutation(len(workloads)):
         workload = workloads[number]
         table, tuner = tables[workload], tuners[workload]
         made: list[TuningRecord] = []
-        while points := tuner.propose():
+        while points := tuner.ask(4):
             batch = [table[p] for p in points]
             made += batch
-            tuner.observe(batch)
+            tuner.tell(batch)
         best = best_s(list(table.values()))
         played.curves[workload.key] = [best_s(made[: i + 1]) / best for i in range(len(made))]
         played.dropped[workload.key], played.taus[workload.key] = tuner.prior_dropped, tuner.tau
@@ -169,7 +172,7 @@ def priors_for(
         its = dataclasses.replace(workload, dtype=source.dtype)
         records = sorted((r for r in made[its] if r.seconds is not None), key=lambda r: r.seconds or 0.0)
         whence, space = schedule_space(its, source), measured_space(workload, tables[workload], target)
-        prior = translate(records, whence, space, source)
+        prior = prior_from(records, whence, space, (source, target))
         if prior is not None:
             found[workload] = prior
     return found
@@ -180,29 +183,28 @@ def play_pair(
     target: HardwareTarget,
     tables: Mapping[str, Mapping[Workload, Table]],
     families: Mapping[str, Sequence[Workload]],
-    config: TuneConfig,
+    num_trials: int,
     source_trials: int,
     num_seeds: int,
 ) -> dict[str, list[Played]]:
     """strategy -> what it did, for each family and seed."""
     found: dict[str, list[Played]] = {strategy: [] for strategy in STRATEGIES}
-    unguarded = dataclasses.replace(config, min_tau=-2.0)
-    first = dataclasses.replace(config, num_trials=source_trials)
+    guarded, unguarded = DEFAULT_SEARCH, Search(min_tau=-2.0)
     for seed in range(num_seeds):
         for workloads in families.values():
             theirs = [dataclasses.replace(w, dtype=source.dtype) for w in workloads]
-            made = play(theirs, tables[source.name], source, first, 100 + seed, {}).records
+            made = play(theirs, tables[source.name], source, source_trials, 100 + seed, {}).records
             mine = tables[target.name]
             priors = priors_for(workloads, mine, target, source, made)
             planted = {w: upside_down(p) for w, p in priors.items()}
-            for strategy, how, known in (
-                (COLD, config, {}),
-                (WARM, config, priors),
+            for strategy, search, known in (
+                (COLD, guarded, {}),
+                (WARM, guarded, priors),
                 (UNGUARDED, unguarded, priors),
-                (PLANTED, config, planted),
+                (PLANTED, guarded, planted),
                 (PLANTED_UNGUARDED, unguarded, planted),
             ):
-                found[strategy].append(play(workloads, mine, target, how, seed, known))
+                found[strategy].append(play(workloads, mine, target, num_trials, seed, known, search))
     return found
 
 
@@ -285,10 +287,11 @@ def main() -> None:
             print(f"{name}: {sum(len(t) for t in tables[name].values())} points of {len(workloads)} operators")
     if options.measure_only:
         return
-    config = TuneConfig(num_trials=num_trials)
     results, figures = {}, {}
     for source, name in pairs:
-        found = play_pair(known[source], known[name], tables, families[name], config, options.source_trials, num_seeds)
+        found = play_pair(
+            known[source], known[name], tables, families[name], num_trials, options.source_trials, num_seeds
+        )
         pair = f"{source} to {name}"
         results[pair] = rows_of(found, num_trials)
         print_rows(pair, results[pair])

@@ -62,8 +62,8 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
     from chanas.devices.host import load_target
     from chanas.models.lowering import lower
     from chanas.models.proof.reference import reference_of
+    from chanas.prescheduler.ideas import ranked_points
     from chanas.prescheduler.program import ChosenOperator, TunedOperators
-    from chanas.prescheduler.tuning.default_points import ranked_points
     from chanas.workflows.models.chain import Model, TunedModel
 
     loaded, host = Model.load(source), load_target("cpu", num_threads)

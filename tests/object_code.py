@@ -22,7 +22,7 @@ from chanas.compiler.cpu.build import build_object  # noqa: E402
 from chanas.core.arch import BlockConfig  # noqa: E402
 from chanas.core.target import HardwareTarget  # noqa: E402
 from chanas.measuring.checks.target_check import small_block  # noqa: E402
-from chanas.prescheduler.tuning.default_points import default_points  # noqa: E402
+from chanas.prescheduler.ideas import default_points  # noqa: E402
 
 MBCONV = dataclasses.replace(small_block(), input_size=4, mid_channels=32)
 STEM = BlockConfig("stem", 8, 3, 0, 16, kernel_size=3, stride=2)

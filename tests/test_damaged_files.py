@@ -15,16 +15,13 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from chanas.bundle.codesign import CoDesign, write_bundle
-from chanas.compiler.cuda.build import CompileRecord
-from chanas.compiler.cuda.nvrtc import KernelFigures
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, sample
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT
 from chanas.errors import ChanasError, CheckpointError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
-from chanas.measuring.checks.compile_records import CompileStore
-from chanas.measuring.outcomes import Reading
+from chanas.measuring.messages import Reading
 from chanas.network.preprocess import Preprocess
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.report.reading import read_run
@@ -41,7 +38,6 @@ from chanas.workflows.searching.results import TargetResult, rule_regrets, store
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.stored import SUPERNET, stored_task
 
-from .compiler.cuda_cases import GPU
 from .compiler.workbench import HOST
 from .tables import CLASSES, random_table, save_space
 
@@ -270,27 +266,6 @@ def records(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
     return run.records, read
 
 
-def compiled(run: RunDirectory, space: SearchSpace) -> tuple[Path, Reader]:
-    """What the kernels of a GPU use."""
-    path = run.root / "compiled.sqlite"
-    store = CompileStore(path, GPU, "NVRTC 13")
-    figures = KernelFigures(32, 0, 0, 4096, 1000)
-    store.add("w", [CompileRecord((i, 1), figures, None, 0.1) for i in range(150)])
-    store.add("w", [CompileRecord((i, 2), None, "too many threads", 0.1) for i in range(150)])
-    store.close()
-
-    def read(path: Path) -> object:
-        for left in ("-wal", "-shm"):
-            path.with_name(path.name + left).unlink(missing_ok=True)
-        store = CompileStore(path, GPU, "NVRTC 13")
-        try:
-            return [record.to_json() for record in store.load("w")]
-        finally:
-            store.close()
-
-    return path, read
-
-
 KINDS = (
     checkpoint_header,
     table,
@@ -303,7 +278,6 @@ KINDS = (
     result,
     targets,
     records,
-    compiled,
 )
 
 

@@ -39,9 +39,8 @@ TVM_IN_FUNCTIONS = (
     "bundle/benchmark.py",
     "core/target.py",
     "devices/",
-    "measuring/local/",
+    "measuring/worker/",
     "measuring/remote/",
-    "prescheduler/tuning/offline/segments.py",
 )
 PURE = (
     "core/arch.py",

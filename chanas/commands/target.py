@@ -88,10 +88,10 @@ def compile_kernels(
     typer.echo(f"target     {summary.target.name}: {summary.target.device}, {summary.compiler}")
     for kind in summary.kinds:
         typer.echo(kind.line())
-    typer.echo(f"records    {summary.path}: {summary.num_workloads} operators, {summary.num_new} points compiled now")
+    typer.echo(f"compiled   {summary.num_workloads} operators, {summary.num_points} points")
     if summary.most_frequent_error is not None:
         typer.echo(f"error      {summary.most_frequent_error}")
-    typer.echo("No schedule was run: these records have no seconds.")
+    typer.echo("No schedule was run: there are no seconds.")
 
 
 def _checked(name: str, target: HardwareTarget, shared: bool) -> Iterator[Step]:

@@ -73,7 +73,7 @@ BACKENDS = {
         families=lambda: CPU_FAMILIES,
         features=cpu_features,
         in_words=in_words,
-        worker=("-m", "chanas.measuring.local.worker"),
+        worker=("-m", "chanas.measuring.worker.cpu"),
         has_own_cores=True,
         keeps_caches=True,
         differs_by_process=True,
@@ -87,7 +87,7 @@ BACKENDS = {
         families=_gpu_families,
         features=gpu_features,
         in_words=_gpu_words,
-        worker=("-m", "chanas.measuring.local.cuda_worker"),
+        worker=("-m", "chanas.measuring.worker.cuda"),
         timing="device events, clock rates settled, L2 cold (flushed before each launch)",
     ),
 }

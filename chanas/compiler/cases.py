@@ -42,10 +42,18 @@ class ReferenceCase:
         return sum(self.arguments[i].nbytes for i in self.weights)
 
     def save(self, path: Path) -> None:
-        """An uncompressed .npz that `chanas.measuring.local.worker` reads."""
+        """An uncompressed .npz."""
         named: dict[str, npt.NDArray[Any]] = {f"argument{i}": a for i, a in enumerate(self.arguments)}
         named |= {"expected": self.expected, "tolerance": np.array(self.tolerance)}
         np.savez(path, weights=np.array(self.weights, dtype=np.int64), **named)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path) -> ReferenceCase:
+        """Inverse of `save`."""
+        with np.load(path, allow_pickle=False) as data:
+            num = sum(name.startswith("argument") for name in data.files)
+            arguments = tuple(data[f"argument{i}"] for i in range(num))
+            return cls(arguments, tuple(map(int, data["weights"])), data["expected"], float(data["tolerance"]))
 
 
 def case_seed(key: str) -> int:

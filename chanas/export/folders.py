@@ -254,7 +254,7 @@ def build_example(sources: Sources, scratch: Path) -> Path:
     parts = {"MEMORY": "memory.h", "PROCESSOR": processor, "RUNTIME": "runtime.c", "HANDLES": "handles.c"}
     for part, template in (parts | {"EXAMPLE": "example.c", "HANDLE_FUNCTIONS": "handles.h"}).items():
         values[part] = c_sources.filled(template, values)
-    for template in ("own.c", *(f"{sources.kind}/{file}" for file in ("network.h", "run.c", "main.c"))):
+    for template in ("own.c", "run.c", f"{sources.kind}/network.h", f"{sources.kind}/main.c"):
         file = template.rpartition("/")[2]
         _fill(template, values, scratch / (sources.header if file == "network.h" else file))
     _fill("weights.s", values, scratch / "weights.s")

@@ -16,10 +16,10 @@ import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import CostTable, FloatArray, Genomes, decode, encode, sample, sample_known
+from chanas.core.statistics import kendall_tau
 from chanas.errors import ConfigError, InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import AccuracyPredictor
-from chanas.search.accuracy.validation import kendall_tau
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least, none_found
 from chanas.search.evolution.evolution import evolve

@@ -24,7 +24,7 @@ from chanas.compiler.families import Family
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget, gpu_in_dtype
 from chanas.errors import ScheduleError, TargetError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.epilogues import PLAIN, USUAL, Epilogue
 from chanas.operators.layout import operator_inputs
 from chanas.operators.precision import precision_of

@@ -30,14 +30,14 @@ from chanas.export.c_library import export
 from chanas.export.folders import Exported
 from chanas.export.trials import Check
 from chanas.measuring.checks.qemu import emulator_program
-from chanas.measuring.local.compiler import Compiler
-from chanas.measuring.requests import BuildNetwork
+from chanas.measuring.messages import Build, NetworkAt
+from chanas.measuring.worker.compiler import Compiler
 from chanas.network import folding
 from chanas.network.preprocess import Preprocess
 from chanas.operators.precision import Array
 from chanas.operators.steps import block_workloads
+from chanas.prescheduler import ideas
 from chanas.prescheduler.tables.networks import block_points
-from chanas.prescheduler.tuning import default_points
 
 from ..bundle.test_codesign import DOCUMENT, WEIGHTS, edit, edit_target, images, logits_of_torch
 from ..compiler.workbench import HOST, network_job, random_lut
@@ -60,7 +60,7 @@ def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget, compil
     blocks = space.smallest.blocks(space, len(CLASSES))
     job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
     points = block_points(lut, blocks)
-    request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+    request = Build(target=target, what=NetworkAt(blocks, points), path=job.library)
     compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     document = {
@@ -320,7 +320,7 @@ def test_latency_and_schedules_are_those_of_the_target_that_was_asked_for(
     copy = shutil.copytree(bundle, tmp_path / "bundle")
     two = load_target("cpu", 1).to_json() | {"name": "cpu-2t", "num_threads": 2}
     document = json.loads((copy / DOCUMENT).read_text())
-    points = default_points.default_points
+    points = ideas.default_points
     blocks = CoDesign.load(copy).blocks
     schedules = []
     for block in blocks:

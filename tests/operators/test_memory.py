@@ -77,7 +77,9 @@ def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) 
     fast([(name, which) for name in ("tiny", "mbv3-32") for which in ("smallest", "largest", "random")], [1, 2, 5]),
 )
 def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, tiny_space: SearchSpace) -> None:
-    from chanas.compiler.cpu.blocks import network_module, schedule_block
+    from chanas.compiler.cpu.blocks import schedule_block
+    from chanas.compiler.cpu.module import program_module
+    from chanas.compiler.program import Program
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     rng = np.random.default_rng(1)
@@ -86,7 +88,7 @@ def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, t
     predicted = float(ActivationMemory(space, NUM_CLASSES, HOST).of(genomes)[0])
     points = {b: random_points(b, HOST, rng) for b in dict.fromkeys(chosen[which].blocks(space, NUM_CLASSES))}
     blocks = chosen[which].blocks(space, NUM_CLASSES)
-    network = network_module(blocks, [points[b] for b in blocks], HOST)
+    network = program_module(Program.from_blocks(blocks, [points[b] for b in blocks], HOST), {}, HOST).module
     functions = [schedule_block(b, p, HOST) for b, p in points.items()]
     actual = allocated_bytes(network, functions, HOST)
     assert predicted * 0.999 <= actual <= predicted * (1 + TOLERANCE)

@@ -25,14 +25,11 @@ Runs = Annotated[
 def export(
     run: Runs,
     out: Annotated[Path, typer.Option(help="The file, such as records.npz.")],
-    segments: Annotated[
-        bool, typer.Option("--segments", help="Extract TVM's features of each store too: some 20 ms a record.")
-    ] = False,
 ) -> None:
     """Write the valid records of runs as one data set."""
     from chanas.workflows.stages import offline
 
-    exported = offline.export_records(run, out, segments)
+    exported = offline.export_records(run, out)
     for line in exported.lines:
         typer.echo(line)
     for reason, num in exported.skipped.items():
@@ -61,9 +58,6 @@ def train(
     loss: Annotated[
         str | None, typer.Option(help="rmse (of labels; default) or lambdarank (of pairs; not for trees).")
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="primitives (default), or segments where they were exported.")
-    ] = None,
     split: Annotated[
         str, typer.Option(help="Records that it is judged by: within_task, by_task or by_target (other devices).")
     ] = "by_task",
@@ -80,7 +74,6 @@ def train(
     lesson = offline.Lesson(
         model=model,
         loss=loss,
-        features=features,
         split=split,
         sample=sample,
         init=init,

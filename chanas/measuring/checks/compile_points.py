@@ -1,14 +1,13 @@
 """Compiling the schedules of a space for a GPU that is not there: for each operator some random points are lowered,
-checked against the GPU's limits and compiled, and their figures stored. Nothing is run or timed but the compiler."""
+checked against the GPU's limits and compiled. Nothing is run or timed but the compiler."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -20,9 +19,8 @@ from chanas.compiler.space import Point
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
-from chanas.measuring.checks.compile_records import CompileStore
-from chanas.measuring.local.compiler import Compiler, open_compiler, readable
-from chanas.measuring.requests import CompilePoint
+from chanas.measuring.messages import CompilePoint
+from chanas.measuring.worker.compiler import Compiler, open_compiler, readable
 from chanas.operators.workload import Workload
 
 _TIMEOUT_S = 120.0  # one kernel; most take well under a second
@@ -70,9 +68,8 @@ class CompileSummary:
 
     target: HardwareTarget
     compiler: str
-    path: Path
     num_workloads: int
-    num_new: int
+    num_points: int
     kinds: tuple[KindSummary, ...]
     most_frequent_error: str | None = field(default=None)
 
@@ -91,14 +88,13 @@ def compile_elsewhere(compiler: Compiler, workload: Workload, point: Point) -> C
 
 
 def compile_points(
-    path: Path,
     workloads: Sequence[Workload],
     target: HardwareTarget,
     num_points: int,
     seed: int = 0,
     progress: bool = True,
 ) -> CompileSummary:
-    """Compile random points of each workload and store what they use; points that are stored are not compiled again.
+    """Compile random points of each workload; what they use, by kind of operator.
 
     Raises:
         TargetError: NVRTC is not there, or does not have the architecture.
@@ -106,38 +102,25 @@ def compile_points(
     """
     arch = target.required_gpu.arch
     check_arch(arch)
-    store = CompileStore(path, target, compiler_name(arch))
-    records: dict[Workload, list[CompileRecord]] = {}
-    num_new = 0
-    try:
-        with (
-            open_compiler(target) as compiler,
-            progress_bar(len(workloads), "compiling kernels", "operator", progress, keeps=True) as bar,
-        ):
-            for workload in workloads:
-                kept = store.load(workload.key)
-                known = {r.point for r in kept}
-                drawn = schedule_space(workload, target).sample(num_points, np.random.default_rng(seed))
-                new = [compile_elsewhere(compiler, workload, p) for p in drawn if p not in known]
-                store.add(workload.key, new)
-                records[workload], num_new = kept + new, num_new + len(new)
-                bar.update()
-    finally:
-        store.close()
-    errors = [r.error for found in records.values() for r in found if r.error is not None]
-    most = statistics.mode(errors) if errors else None
-    summary = CompileSummary(
-        target, compiler_name(arch), path, len(workloads), num_new, tuple(_summarise(records.items())), most
-    )
-    if not any(kind.num_compiled for kind in summary.kinds):
-        raise MeasureError(f"no kernel compiles for {arch}: {most}")
-    return summary
-
-
-def _summarise(records: Iterable[tuple[Workload, list[CompileRecord]]]) -> Iterable[KindSummary]:
     groups: dict[str, list[CompileRecord]] = defaultdict(list)
-    for workload, found in records:
-        groups[kind_of(workload)] += found
+    with (
+        open_compiler(target) as compiler,
+        progress_bar(len(workloads), "compiling kernels", "operator", progress) as bar,
+    ):
+        for workload in workloads:
+            points = schedule_space(workload, target).sample(num_points, np.random.default_rng(seed))
+            groups[kind_of(workload)] += [compile_elsewhere(compiler, workload, point) for point in points]
+            bar.update()
+    records = [record for found in groups.values() for record in found]
+    errors = [r.error for r in records if r.error is not None]
+    most = statistics.mode(errors) if errors else None
+    if len(errors) == len(records):
+        raise MeasureError(f"no kernel compiles for {arch}: {most}")
+    kinds = tuple(_summarise(groups))
+    return CompileSummary(target, compiler_name(arch), len(workloads), len(records), kinds, most)
+
+
+def _summarise(groups: Mapping[str, list[CompileRecord]]) -> Iterable[KindSummary]:
     for kind, found in groups.items():
         figures = [r.figures for r in found if r.figures is not None]
         summary = KindSummary(

@@ -18,7 +18,7 @@ from chanas.errors import ChanasError, TargetError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.checks.compile_points import compile_elsewhere
 from chanas.measuring.checks.target_check import Step, check_here, small_block
-from chanas.measuring.local.compiler import open_compiler
+from chanas.measuring.worker.compiler import open_compiler
 from chanas.operators.precision import FLOAT32
 from chanas.operators.steps import tuned_workloads
 

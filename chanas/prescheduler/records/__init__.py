@@ -1,1 +1,1 @@
-"""Measured schedule points in SQLite, and the best of them measured again."""
+"""Measured schedule points in SQLite, the best of them measured again, and those of other devices (`sources`)."""

@@ -10,18 +10,7 @@ from pathlib import Path
 
 from chanas.errors import CheckpointError, one_line
 from chanas.prescheduler.records.schema import SCHEMA, migrate, version_of
-
-_KEYS = {
-    "records": ("device", "workload", "point"),
-    "blocks": ("device", "version", "block", "schedules"),
-    "stopped": ("device", "workload"),
-    "warm_starts": ("device", "workload", "source"),
-}
-"""Tables with one row for each of these: the newest."""
-_ROWS = ("remeasured", "canary", "rounds", "devices")
-"""Tables of which each row is kept."""
-_WORK = "runs"
-"""Work of runs, whose figures grow."""
+from chanas.prescheduler.records.tables import RUNS, TABLES
 
 
 def merge_records(source: Path, into: Path, device: str | None = None) -> None:
@@ -72,31 +61,27 @@ def _migrate_open(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _statements(db: sqlite3.Connection, with_work: bool) -> list[str]:
-    """SQL that adds the tables of `other`, in the order in which their rows were made."""
+    """SQL that adds the tables of `other`, in the order in which their rows were made: of those with a key the newest
+    row, of others each one, of the work of runs, whose figures grow, the largest."""
     mine = "(:device IS NULL OR o.device = :device)"
     found = []
-    for table, key in _KEYS.items():
-        names = _columns(db, table)
-        values = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
-        found.append(
-            f"INSERT INTO main.{table} ({', '.join(names)}) SELECT {', '.join(names)} FROM other.{table} AS o "
-            f"WHERE {mine} ORDER BY o.rowid ON CONFLICT ({', '.join(key)}) DO UPDATE SET {values} "
-            f"WHERE excluded.created > main.{table}.created"
-        )
-    for table in _ROWS:
-        columns = ", ".join(_columns(db, table))
-        new = f"SELECT {columns} FROM other.{table} AS o WHERE {mine} EXCEPT SELECT {columns} FROM main.{table}"
-        order = "ORDER BY created" if "created" in columns else ""
-        found.append(f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM ({new}) {order}")
-    if with_work:
-        columns = ", ".join(_columns(db, _WORK))
-        found.append(
-            f"INSERT INTO main.{_WORK} ({columns}) SELECT {columns} FROM other.{_WORK} WHERE true "
-            "ON CONFLICT (device, started) DO UPDATE SET wall = max(wall, excluded.wall), "
-            "timing = max(timing, excluded.timing), building = max(building, excluded.building)"
-        )
+    for table in TABLES:
+        names = [name for _, name, *_ in db.execute(f"PRAGMA main.table_info({table.name})")]
+        columns, key = ", ".join(names), ", ".join(table.key)
+        insert = f"INTO main.{table.name} ({columns}) SELECT {columns} FROM"
+        values = [name for name in names if name not in table.key]
+        if table is RUNS:
+            largest = ", ".join(f"{name} = max({name}, excluded.{name})" for name in values)
+            if with_work:
+                found.append(f"INSERT {insert} other.runs WHERE true ON CONFLICT ({key}) DO UPDATE SET {largest}")
+        elif key:
+            newer = ", ".join(f"{name} = excluded.{name}" for name in values)
+            found.append(
+                f"INSERT {insert} other.{table.name} AS o WHERE {mine} ORDER BY o.rowid ON CONFLICT ({key}) "
+                f"DO UPDATE SET {newer} WHERE excluded.created > main.{table.name}.created"
+            )
+        else:
+            new = f"SELECT {columns} FROM other.{table.name} AS o WHERE {mine}"
+            order = "ORDER BY created" if "created" in names else ""
+            found.append(f"INSERT OR IGNORE {insert} ({new} EXCEPT SELECT {columns} FROM main.{table.name}) {order}")
     return found
-
-
-def _columns(db: sqlite3.Connection, table: str) -> list[str]:
-    return [name for _, name, *_ in db.execute(f"PRAGMA main.table_info({table})")]

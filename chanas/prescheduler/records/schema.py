@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
-from chanas.core.units import is_seconds
 
 # What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
 # in one transaction: it is either as it was or whole. Steps are only ever added.
@@ -91,33 +86,3 @@ def migrate(db: sqlite3.Connection) -> None:
             for statement in step:
                 db.execute(statement)
         db.execute(f"PRAGMA user_version={SCHEMA}")
-
-
-def usable_rows(
-    rows: Iterable[tuple[Any, ...]], place: int, spared: int | None = None
-) -> tuple[list[tuple[Any, ...]], int]:
-    """Rows without those whose seconds nothing can have taken: infinite, zero, negative or no number.
-
-    Args:
-        place: of the seconds in a row; None in it is an error's, and kept.
-        spared: of seconds that were measured again, and their spread after them: both are taken out of a row that has
-            others.
-
-    Returns:
-        The rows, and how many seconds were left out.
-    """
-    kept, num_left_out = [], 0
-    for row in rows:
-        if row[place] is not None and not is_seconds(row[place]):
-            num_left_out += 1
-            continue
-        if spared is not None and row[spared] is not None and not is_seconds(row[spared]):
-            num_left_out += 1
-            row = (*row[:spared], None, None, *row[spared + 2 :])
-        kept.append(row)
-    return kept, num_left_out
-
-
-def left_out(path: Path, num: int) -> str:
-    """The line about seconds that were left out."""
-    return f"records {path}: {num} left out, whose seconds are not above 0 and finite"

@@ -10,22 +10,40 @@ import logging
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from chanas.compiler.backends import backend_of
-from chanas.compiler.space import Point, read_point
+from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
-from chanas.measuring.outcomes import Reading
-from chanas.prescheduler.records.schema import SCHEMA, left_out, migrate, usable_rows, version_of
+from chanas.measuring.messages import Reading
+from chanas.prescheduler.records.schema import SCHEMA, migrate, version_of
+from chanas.prescheduler.records.tables import (
+    BLOCKS,
+    CANARY,
+    RECORDS,
+    REMEASURED,
+    ROUNDS,
+    RUNS,
+    STOPPED,
+    TABLES,
+    WARM_STARTS,
+    Record,
+    Row,
+    Table,
+    fetch,
+    left_out,
+    read_row,
+    trials,
+    usable_rows,
+)
 
 logger = logging.getLogger(__name__)
 
 UNVERSIONED_SPACES = {"llvm": 1, "cuda": 2}
 """Version of the schedule spaces that points without one in their device's key are of, by the target's kind."""
-_TABLES_OF_DEVICE = ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "devices", "warm_starts")
 
 BLOCK_VERSION = 4
 """Version of the way a block is compiled and timed. Records of another version are kept, but are no measurement of
@@ -115,10 +133,9 @@ def _usage(target: HardwareTarget) -> str:
     return dtype + (f"/batch-{target.batch}" if target.batch > 1 else "")
 
 
-def _tuning_record(point: str, *figures: Any) -> TuningRecord:
-    """Convert a row whose last column is `same_as`."""
-    same_as = None if figures[-1] is None else read_point(figures[-1])
-    return replace(TuningRecord(read_point(point), *figures[:-1]), same_as=same_as)
+def _at(block: str, schedules: tuple[tuple[str, Point], ...]) -> Row:
+    """Columns of a block of today's version at given schedules."""
+    return {"block": block, "version": BLOCK_VERSION, "schedules": json.dumps(schedules)}
 
 
 def _remedy(error: Exception) -> str:
@@ -191,27 +208,25 @@ class RecordStore:
         """
         old = device_key(target, tvm_version(), None)
         new = device_key(target, tvm_version(), UNVERSIONED_SPACES[target.kind])
-        for table in _TABLES_OF_DEVICE:
-            self._db.execute(f"UPDATE OR IGNORE {table} SET device = ? WHERE device = ?", (new, old))
-        usage = _usage(target)
-        self._db.execute("UPDATE OR IGNORE runs SET device = ? WHERE device = ?", (new + usage, old + usage))
+        for table in TABLES:
+            usage = _usage(target) if table is RUNS else ""
+            keys = new + usage, old + usage
+            self._db.execute(f"UPDATE OR IGNORE {table.name} SET device = ? WHERE device = ?", keys)
         self._db.execute("UPDATE OR IGNORE warm_starts SET source = ? WHERE source = ?", (new, old))
 
-    def _insert(self, table: str, rows: Sequence[dict[str, object]]) -> None:
-        """Rows by the names of their columns, those that they share with an old row replacing it, in one transaction.
+    def _insert(self, table: Table, rows: Sequence[Row]) -> None:
+        """Store rows by the names of their columns in one transaction; a new row replaces an old one of its key.
 
         The device is added to each.
         """
         if not rows:
             return
-        columns = list({"device": None, **rows[0]})
-        values = ", ".join(f":{c}" for c in columns)
+        rows = [{"device": self.device, **row} for row in rows]
+        columns = ", ".join(rows[0])
+        values = ", ".join(f":{column}" for column in rows[0])
         try:
             with self._db:
-                self._db.executemany(
-                    f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({values})",
-                    [{"device": self.device, **row} for row in rows],
-                )
+                self._db.executemany(f"INSERT OR REPLACE INTO {table.name} ({columns}) VALUES ({values})", rows)
         except sqlite3.OperationalError as error:
             raise CheckpointError(
                 f"tuning records {self.path} cannot be written: {error}; what was written before is whole; "
@@ -220,21 +235,30 @@ class RecordStore:
         except sqlite3.DatabaseError as error:
             raise self._damaged(error) from error
 
-    def _rows(self, query: str, arguments: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, **arguments: object) -> list[Row]:
         try:
-            return self._db.execute(query, arguments).fetchall()
+            return fetch(self._db, query, {"device": self.device, **arguments})
         except sqlite3.OperationalError as error:
             raise CheckpointError(f"tuning records {self.path} cannot be read: {error}; {_remedy(error)}") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(error) from error
 
-    def _usable(self, rows: list[tuple[Any, ...]], place: int, spared: int | None = None) -> list[tuple[Any, ...]]:
-        """Leave out the rows whose seconds nothing can have taken, aloud; see `usable_rows`."""
-        kept, num_left_out = usable_rows(rows, place, spared)
+    def _find(self, record: type[Record], table: Table, **where: object) -> list[Record]:
+        """This device's records in a table that have these values, oldest first."""
+        condition = "".join(f" AND {column} = :{column}" for column in where)
+        query = f"SELECT {table.selected} FROM {table.name} WHERE device = :device{condition} ORDER BY rowid"
+        return self._read(record, self._rows(query, **where))
+
+    def _read(self, record: type[Record], rows: list[Row]) -> list[Record]:
+        """Rows as records; those whose seconds nothing can have taken are left out, aloud (`usable_rows`)."""
+        rows, num_left_out = usable_rows(rows)
         if num_left_out and not self._was_told:
             self._was_told = True
             logger.warning("%s", left_out(self.path, num_left_out))
-        return kept
+        try:
+            return [read_row(record, row) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> CheckpointError:
         return CheckpointError(
@@ -245,132 +269,62 @@ class RecordStore:
     def add(self, workload: str, records: Iterable[TuningRecord]) -> None:
         """Store a batch in one transaction; a point that is already there is replaced."""
         now = time.time()
-        rows: list[dict[str, object]] = [
-            {
-                "workload": workload,
-                "point": json.dumps(r.point),
-                "seconds": r.seconds,
-                "spread": r.spread_s,
-                "error": r.error,
-                "created": now,
-                "drift": r.drift,
-                "code": r.code,
-                "same_as": None if r.same_as is None else json.dumps(r.same_as),
-            }
-            for r in records
-        ]
-        self._insert("records", rows)
+        rows = [{"workload": workload, "created": now, **RECORDS.row(record)} for record in records]
+        self._insert(RECORDS, rows)
         self.num_added += len(rows)
 
-    def add_remeasured(self, workload: str, records: Iterable[TuningRecord]) -> None:
+    def add_remeasured(self, workload: str, records: Sequence[TuningRecord]) -> None:
         """Store the figures of one measurement in turns beside the first ones; the newest of them count."""
         now = time.time()
-        rows: list[dict[str, object]] = [
-            {
-                "workload": workload,
-                "point": json.dumps(r.point),
-                "seconds": r.again_s,
-                "spread": r.again_spread_s,
-                "error": r.again_error,
-                "created": now,
-            }
-            for r in records
-        ]
-        self._insert("remeasured", rows)
+        rows = [{"workload": workload, "created": now, **REMEASURED.row(record)} for record in records]
+        self._insert(REMEASURED, rows)
 
     def load(self, workload: str) -> list[TuningRecord]:
         """The records of a workload on this device, oldest first, with the figures of the last measurement in turns."""
-        rows = self._rows(
-            """SELECT r.point, r.seconds, r.spread, r.error, a.seconds, a.spread, a.error, r.drift, r.code, r.same_as
-            FROM records AS r LEFT JOIN remeasured AS a
-            ON a.device = r.device AND a.workload = r.workload AND a.point = r.point AND a.created =
-                (SELECT MAX(created) FROM remeasured WHERE device = r.device AND workload = r.workload)
-            WHERE r.device = ? AND r.workload = ? ORDER BY r.rowid""",
-            (self.device, workload),
-        )
-        try:
-            return [_tuning_record(*row) for row in self._usable(rows, 1, spared=4)]
-        except (TypeError, ValueError) as error:
-            raise self._damaged(error) from error
+        query = trials("records.device = :device AND records.workload = :workload")
+        return self._read(TuningRecord, self._rows(query, workload=workload))
 
     def add_block(self, block: str, record: BlockRecord) -> None:
         """Store a measured block."""
-        row: dict[str, object] = {
-            "block": block,
-            "schedules": json.dumps(record.schedules),
-            "seconds": record.seconds,
-            "spread": record.spread_s,
-            "error": record.error,
-            "created": record.created,
-            "drift": record.drift,
-            "version": BLOCK_VERSION,
-        }
-        self._insert("blocks", [row])
+        self._insert(BLOCKS, [{"block": block, "version": BLOCK_VERSION, **BLOCKS.row(record)}])
 
     def load_block(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> BlockRecord | None:
         """The measurement of a block of today's version at given schedules, if there is one."""
-        rows = self._rows(
-            """SELECT seconds, spread, error, created, drift FROM blocks
-            WHERE device=? AND version=? AND block=? AND schedules=?""",
-            (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
-        )
-        rows = self._usable(rows, 0)
-        return BlockRecord(schedules, *rows[0]) if rows else None
+        found = self._find(BlockRecord, BLOCKS, **_at(block, schedules))
+        return found[0] if found else None
 
     def add_round(self, block: str, record: BlockRecord) -> None:
         """Store one of the rounds that a block is timed in. What `load_block` finds are medians of all rounds alone."""
-        row: dict[str, object] = {
-            "block": block,
-            "schedules": json.dumps(record.schedules),
-            "seconds": record.seconds,
-            "spread": record.spread_s,
-            "created": record.created,
-            "drift": record.drift,
-            "version": BLOCK_VERSION,
-        }
-        self._insert("rounds", [row])
+        self._insert(ROUNDS, [{"block": block, "version": BLOCK_VERSION, **ROUNDS.row(record)}])
 
     def load_rounds(self, block: str, schedules: tuple[tuple[str, Point], ...]) -> list[BlockRecord]:
         """The rounds of a block of today's version at given schedules, oldest first."""
-        rows = self._rows(
-            """SELECT seconds, spread, NULL, created, drift FROM rounds
-            WHERE device=? AND version=? AND block=? AND schedules=? ORDER BY rowid""",
-            (self.device, BLOCK_VERSION, block, json.dumps(schedules)),
-        )
-        return [BlockRecord(schedules, *row) for row in self._usable(rows, 0)]
+        return self._find(BlockRecord, ROUNDS, **_at(block, schedules))
 
     def stop(self, workload: str, num_trials: int, expected: float, noise: float) -> None:
         """Note that after `num_trials` points no improvement above the noise was expected of a workload any more."""
-        row: dict[str, object] = {
-            "workload": workload,
-            "num_trials": num_trials,
-            "expected": expected,
-            "noise": noise,
-            "created": time.time(),
-        }
-        self._insert("stopped", [row])
+        row = {"num_trials": num_trials, "expected": expected, "noise": noise}
+        self._insert(STOPPED, [{"workload": workload, "created": time.time(), **row}])
 
     def num_trials_at_stop(self, workload: str) -> int | None:
         """Return the number of points after which a workload was given up last; None if it never was."""
-        rows = self._rows("SELECT num_trials FROM stopped WHERE device=? AND workload=?", (self.device, workload))
-        return int(rows[0][0]) if rows else None
+        query = "SELECT num_trials FROM stopped WHERE device = :device AND workload = :workload"
+        rows = self._rows(query, workload=workload)
+        return int(rows[0]["num_trials"]) if rows else None
 
     def note_warm_starts(self, notes: Mapping[str, WarmStartNote]) -> None:
         """Store what another device's records were to workloads, by their keys."""
         now = time.time()
-        rows: list[dict[str, object]] = [
-            {"workload": workload, **asdict(note), "dropped": int(note.dropped), "created": now}
-            for workload, note in notes.items()
-        ]
-        self._insert("warm_starts", rows)
+        rows = [{"workload": w, "created": now, **WARM_STARTS.row(note)} for w, note in notes.items()]
+        self._insert(WARM_STARTS, rows)
 
     def warm_starts(self, workloads: Collection[str]) -> tuple[dict[str, Any], ...]:
         """Sum up the use of other devices' records for these workloads, for the header of a table."""
-        query = "SELECT workload, source, digest, dropped FROM warm_starts WHERE device=? ORDER BY source, digest"
+        query = "SELECT workload, source, digest, dropped FROM warm_starts WHERE device = :device ORDER BY 2, 3"
         found: dict[tuple[str, str], list[int]] = {}
-        for workload, source, digest, dropped in self._rows(query, (self.device,)):
-            if workload in workloads:
-                found.setdefault((source, digest), []).append(dropped)
+        for row in self._rows(query):
+            if row["workload"] in workloads:
+                found.setdefault((row["source"], row["digest"]), []).append(row["dropped"])
         return tuple(
             {"source": source, "digest": digest, "num_operators": len(dropped), "num_dropped": sum(dropped)}
             for (source, digest), dropped in found.items()
@@ -378,53 +332,36 @@ class RecordStore:
 
     def note_work(self, started: float, work: Work) -> None:
         """Store what a run took so far; `started` (seconds since 1970) tells it from others, and says it again."""
-        row: dict[str, object] = {
-            "device": self._target,
-            "started": started,
-            "wall": work.wall_s,
-            "timing": work.timing_s,
-            "building": work.building_s,
-        }
-        self._insert("runs", [row])
+        self._insert(RUNS, [{"device": self._target, "started": started, **RUNS.row(work)}])
 
     def total_work(self) -> Work:
         """Time and work of all runs for this target together."""
-        query = "SELECT sum(wall), sum(timing), sum(building) FROM runs WHERE device=?"
-        (row,) = self._rows(query, (self._target,))
-        return Work(*(value or 0.0 for value in row))
+        query = "SELECT total(wall) AS wall_s, total(timing) AS timing_s, total(building) AS building_s FROM runs"
+        (row,) = self._rows(f"{query} WHERE device = :target", target=self._target)
+        return Work(**row)
 
     def add_canary(self, reading: Reading) -> None:
         """Store a reading of the canary."""
-        row: dict[str, object] = {
-            "seconds": reading.seconds,
-            "spread": reading.spread_s,
-            "drift": reading.drift,
-            "created": reading.created,
-        }
-        self._insert("canary", [row])
+        self._insert(CANARY, [CANARY.row(reading)])
 
     def load_canary(self) -> list[Reading]:
         """All readings of the canary on this device, oldest first."""
-        rows = self._rows(
-            "SELECT seconds, spread, drift, created FROM canary WHERE device=? ORDER BY rowid", (self.device,)
-        )
-        return [Reading(*row) for row in self._usable(rows, 0)]
+        return self._find(Reading, CANARY)
 
     def count(self) -> tuple[int, int]:
         """Valid and failed records of this device."""
-        query = "SELECT COUNT(seconds), COUNT(*) - COUNT(seconds) FROM records WHERE device=?"
-        ((valid, failed),) = self._rows(query, (self.device,))
-        return int(valid), int(failed)
+        query = "SELECT COUNT(seconds) AS valid, COUNT(*) AS tried FROM records WHERE device = :device"
+        (row,) = self._rows(query)
+        return row["valid"], row["tried"] - row["valid"]
 
     def most_frequent_error(self) -> str | None:
         """The commonest error of this device's records and blocks without seconds."""
         rows = self._rows(
-            """SELECT error FROM (SELECT error FROM records WHERE device=? UNION ALL
-            SELECT error FROM blocks WHERE device=?) WHERE error IS NOT NULL
-            GROUP BY error ORDER BY COUNT(*) DESC, error LIMIT 1""",
-            (self.device, self.device),
+            """SELECT error FROM (SELECT error FROM records WHERE device = :device UNION ALL
+            SELECT error FROM blocks WHERE device = :device) WHERE error IS NOT NULL
+            GROUP BY error ORDER BY COUNT(*) DESC, error LIMIT 1"""
         )
-        return str(rows[0][0]) if rows else None
+        return str(rows[0]["error"]) if rows else None
 
     def close(self) -> None:
         self._db.close()

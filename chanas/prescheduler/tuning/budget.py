@@ -5,7 +5,6 @@ Notation: A sampled architectures, W workloads. Improvements are on log seconds,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,16 +63,6 @@ def latency_shares(seconds: FloatArray, counts: FloatArray) -> FloatArray:
         return np.zeros(len(seconds))
     shares: FloatArray = (cost[known] / total[known]).mean(axis=0)
     return shares
-
-
-def expected_improvement(best: float, mean: FloatArray, deviation: FloatArray) -> FloatArray:
-    """float64[N]: E[max(0, best − y)] for normal y (Mockus, 1975; Jones, Schonlau and Welch, 1998, equation 15)."""
-    gain = best - mean
-    z = gain / np.maximum(deviation, 1e-12)
-    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
-    below = np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in z.tolist()])
-    improvement: FloatArray = np.maximum(gain * below + deviation * density, 0.0)
-    return improvement
 
 
 def claims(shares: FloatArray, improvements: FloatArray, noises: FloatArray) -> FloatArray:

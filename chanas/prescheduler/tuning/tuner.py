@@ -7,7 +7,7 @@ model, and measuring the best of them.
 Points that somebody suggests, such as those of a table of another device, are tried before all others. With a prior
 (`warm_start`) H is made of what was best on another device, and of points from further down the ranking that its
 records predict. When the seconds of H are ordered otherwise than predicted, the prior is dropped; when that was so of
-most operators before, it is not asked (`trust`).
+most operators before, it is not asked (`cost_model/guards`).
 """
 
 from __future__ import annotations
@@ -15,36 +15,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.statistics import expected_improvement
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.budget import expected_improvement
-from chanas.prescheduler.tuning.cost_model.base import CostModel, FloatArray, Prior
+from chanas.prescheduler.tuning.cost_model.guards import Guard
+from chanas.prescheduler.tuning.cost_model.history import CostModel, Prior
 from chanas.prescheduler.tuning.mutate import breed
 
 # Untried points that are drawn at random, beside bred ones, to see whether there is something left to gain.
 _IMPROVEMENT_POINTS = 192
 # A prior is judged by at least so many valid points of the first batch, and dropped below this rank correlation.
 _NUM_JUDGED = 4
-# Seconds this close to each other, as a share, say nothing of their order: a timing repeats to 1–3 %.
-_NOISE = 0.03
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TuneConfig:
-    """Settings of the exploration of one operator."""
+class Search:
+    """Constants of the exploration of one operator."""
 
-    num_trials: int = 16
-    """Schedule points tried in all, kept records included; with `shared` on average over the operators."""
-    shared: bool = False
-    """Distribute the second half of the trials to the operators that take most time and promise most (`budget`)."""
-    num_base: int | None = None
-    """With `shared`: trials that each operator has before the others are distributed; half of all by default."""
-    early_stop: bool = True
-    """With `shared`: make no more trials of an operator where no improvement above the noise is expected."""
     num_initial: int = 4
     """Size of the initial set H."""
     batch_size: int = 4
@@ -64,41 +55,52 @@ class TuneConfig:
     min_tau: float = 0.0
     """A prior whose forecast of the first points correlates less than this with their seconds (Kendall) is dropped."""
 
-    @property
-    def base_trials(self) -> int:
-        """Trials of each operator before the others are distributed."""
-        base = self.num_trials // 2 if self.num_base is None else self.num_base
-        return min(self.num_trials, max(self.num_initial, base))
+
+DEFAULT_SEARCH = Search()
+
+
+class Tuner(Protocol):
+    """Explores the schedule space of one operator: it is asked for points, and told what they took."""
+
+    def ask(self, num: int) -> list[Point]:
+        """The next points to measure, about `num`; empty when none is left to be tried."""
+
+    def tell(self, records: Sequence[TuningRecord]) -> None:
+        """Take in measured points, failures included."""
+
+    def promise(self, rival_s: float = math.inf) -> float:
+        """The improvement, in log seconds, that further points promise over the best so far, or over another operator
+        that computes the same in `rival_s`. Infinite while nothing works, zero when nothing is left."""
 
 
 class OperatorTuner:
-    """Proposes points for one workload and learns from what was measured."""
+    """The `Tuner` of this module's evolution with a cost model."""
 
     def __init__(
         self,
         space: ScheduleSpace[Any],
         model: CostModel,
-        config: TuneConfig,
+        num_trials: int,
         kept: Sequence[TuningRecord],
         seed: int,
         prior: Prior | None = None,
         suggested: Sequence[Point] = (),
+        search: Search = DEFAULT_SEARCH,
     ) -> None:
         self.space = space
-        self._model, self._config = model, config
+        self._model, self._search = model, search
         self._rng = np.random.default_rng(seed)
         self._records = {r.point: r for r in kept if space.contains(r.point)}
         self._num_kept = len(self._records)
-        self.limit = config.num_trials
+        self.limit = num_trials
         """Points tried in all, kept records included; may be raised when they are used up."""
         self._suggested = tuple(p for p in suggested if space.contains(p))
         self._prior = prior
         self._predicted: dict[Point, float] = {}
-        self.tau: float | None = None
-        """Kendall's rank correlation of the prior's forecast and the first seconds; None before they are there."""
+        self._guard = Guard(_NUM_JUDGED, lambda _: search.min_tau)
         self.prior_dropped = False
         if prior is not None:
-            model.transfer(space, prior)
+            model.history.add_elsewhere(space, prior)
         self._judge_prior(list(self._records.values()))
         model.observe(space, list(self._records.values()))
 
@@ -117,7 +119,7 @@ class OperatorTuner:
         """True if there is a prior that was right about this operator or, before that is known, about most others."""
         if self._prior is None or self.prior_dropped:
             return False
-        unguarded = self._config.min_tau <= -1.0
+        unguarded = self._search.min_tau <= -1.0
         return self.tau is not None or unguarded or not self._prior.trust.is_lost
 
     @property
@@ -144,17 +146,18 @@ class OperatorTuner:
     def best_s(self) -> float | None:
         return None if self.best is None else self.best.seconds
 
-    def propose(self) -> list[Point]:
-        """The next points to measure: distinct, legal, untried; empty when the trials are used up."""
-        num = min(self._config.batch_size, self.num_left)
+    def ask(self, num: int) -> list[Point]:
+        """The next points to measure: distinct, legal, untried; at most `num`, but the initial set at once. Empty when
+        the trials are used up."""
+        num = min(num, self.num_left)
         valid = [r for r in self._records.values() if r.seconds is not None]
         tried = frozenset(self._records)
         if num == 0:
             return []
         if suggested := [p for p in self._suggested if p not in tried]:
             return suggested[:num]
-        if len(self._records) < self._config.num_initial or not valid:
-            num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
+        if len(self._records) < self._search.num_initial or not valid:
+            num = min(max(num, self._search.num_initial - len(self._records)), self.num_left)
             if not self.trusts_prior:
                 self._drop_prior()
             elif self._prior is not None and not self._prior.trust.is_established:
@@ -166,16 +169,16 @@ class OperatorTuner:
                 self.space,
                 [r.point for r in valid],
                 seconds,
-                self._config.num_children,
+                self._search.num_children,
                 self._rng,
-                self._config.gamma,
+                self._search.gamma,
                 exclude=tried,
             )
             drawn = [p for p in self.space.shuffled(self._rng) if p not in tried]
-            candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._config.num_drawn)]]))
+            candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._search.num_drawn)]]))
         mean, deviation = self._model.predict(self.space, candidates)
-        score = mean - self._config.exploration * deviation
-        num_random = int(self._rng.binomial(num, self._config.random_share))
+        score = mean - self._search.exploration * deviation
+        num_random = int(self._rng.binomial(num, self._search.random_share))
         order = np.argsort(score, kind="stable")
         chosen = list(order[: num - num_random])
         chosen += list(self._rng.permutation(order[num - num_random :])[:num_random])
@@ -188,8 +191,8 @@ class OperatorTuner:
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
         left = ([p for p in points if p in score] for points in prior.points)
         best = list(dict.fromkeys(min(points, key=score.__getitem__) for points in left if points))
-        whole = max(num_valid + num, self._config.num_initial)
-        num_spread = min(round(self._config.spread_share * whole), max(0, whole - 1))
+        whole = max(num_valid + num, self._search.num_initial)
+        num_spread = min(round(self._search.spread_share * whole), max(0, whole - 1))
         chosen = best[: min(num, max(0, whole - num_spread - num_valid))]
         rest = [p for p in untried if p not in set(chosen)]
         predicted = self._model.predict_from_prior(self.space, rest) if rest else None
@@ -201,28 +204,31 @@ class OperatorTuner:
 
     def _judge_prior(self, records: Sequence[TuningRecord]) -> None:
         """Compare the order of the records with the other device's prediction, before the model has seen them."""
-        if self._prior is None or self.tau is not None or self.prior_dropped:
+        if self._prior is None or self._guard.has_judged or self.prior_dropped:
             return
         predicted = self._model.predict_from_prior(self.space, [r.point for r in records]) if records else None
         if predicted is not None:
             self._predicted.update(zip((r.point for r in records), predicted.tolist(), strict=True))
         known = {**self._records, **{r.point: r for r in records}}
         judged = [(self._predicted[p], r.seconds) for p, r in known.items() if r.seconds and p in self._predicted]
-        if len(judged) < _NUM_JUDGED:
-            return
-        self.tau = rank_correlation(*np.array(judged, dtype=np.float64).T)
-        if self.tau is not None:
-            self._prior.trust.note(self.space.workload.key, self.tau)
-            if self.tau < self._config.min_tau:
-                self._drop_prior()
+        self._guard.judge(*np.array(judged, dtype=np.float64).reshape(-1, 2).T)
+        if (tau := self._guard.value) is not None:
+            self._prior.trust.note(self.space.workload.key, tau)
+        if self._guard.is_lost:
+            self._drop_prior()
+
+    @property
+    def tau(self) -> float | None:
+        """Kendall's rank correlation of the prior's forecast and the first seconds; None before they are there."""
+        return self._guard.value
 
     def _drop_prior(self) -> None:
         """Go on as without the other device's records, where there are any."""
         if self._prior is not None and not self.prior_dropped:
             self.prior_dropped = True
-            self._model.drop(self.space)
+            self._model.history.drop_elsewhere(self.space)
 
-    def expected_improvement(self, rival_s: float = math.inf) -> float:
+    def promise(self, rival_s: float = math.inf) -> float:
         """Improvement over the best that the cost model expects of the most promising untried point, on log seconds.
 
         Where another operator computes the same in `rival_s`, over the better of both. Infinite while no point works
@@ -242,9 +248,9 @@ class OperatorTuner:
                 self.space,
                 [r.point for r in valid],
                 seconds,
-                self._config.num_children,
+                self._search.num_children,
                 rng,
-                self._config.gamma,
+                self._search.gamma,
                 exclude=tried,
             )
         mean, deviation = self._model.predict(self.space, points)
@@ -257,18 +263,8 @@ class OperatorTuner:
         best = self.best
         return 0.0 if best is None or not best.seconds else (best.spread_s or 0.0) / best.seconds
 
-    def observe(self, records: Sequence[TuningRecord]) -> None:
+    def tell(self, records: Sequence[TuningRecord]) -> None:
         """Take in measured points, failures included."""
         self._judge_prior(records)
         self._records.update({r.point: r for r in records})
         self._model.observe(self.space, records)
-
-
-def rank_correlation(predicted: FloatArray, seconds: FloatArray) -> float | None:
-    """Kendall's τ of a prediction, over the pairs whose seconds differ by more than noise; None if there is no such
-    pair or the prediction is the same for all. float64[N] each."""
-    far = np.triu(np.abs(np.log(seconds)[:, None] - np.log(seconds)[None, :]) > _NOISE, k=1)
-    if not far.any() or np.ptp(predicted) == 0.0:
-        return None
-    signs = np.sign(predicted[:, None] - predicted[None, :]) * np.sign(seconds[:, None] - seconds[None, :])
-    return float(signs[far].mean())

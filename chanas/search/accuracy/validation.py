@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, Genomes
+from chanas.core.statistics import kendall_tau
 from chanas.errors import ConfigError
 from chanas.search.accuracy.predictor import DEFAULT_HIDDEN, MIN_TRAINING, AccuracyPredictor
 
@@ -38,14 +39,6 @@ class CrossValidation:
             "top_decile_recall": self.top_decile_recall,
             "num_architectures": self.num_architectures,
         }
-
-
-def kendall_tau(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> float | None:
-    """Kendall's τ-b of two float[N], -1 to 1, or None when one side has no order at all. Takes N² memory."""
-    left, right = np.asarray(truth, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
-    left_order, right_order = (np.sign(v[:, None] - v).astype(np.int8) for v in (left, right))
-    pairs = float(np.count_nonzero(left_order)) * float(np.count_nonzero(right_order))
-    return float((left_order * right_order).sum(dtype=np.int64)) / math.sqrt(pairs) if pairs else None
 
 
 def top_decile_recall(truth: FloatArray, predicted: FloatArray) -> float:

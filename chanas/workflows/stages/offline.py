@@ -26,21 +26,20 @@ class Exported:
     skipped: Mapping[str, int]
 
 
-def export_records(places: Sequence[Path], out: Path, with_segments: bool = False, progress: bool = True) -> Exported:
+def export_records(places: Sequence[Path], out: Path) -> Exported:
     """Write the valid records of runs (run directories, files of records, folders of runs) as one data set.
 
     Raises:
         ConfigError: `out` ends in something else than `.npz`.
         DataError: there are no records at a place, or no valid ones at all.
         CheckpointError: a file of records cannot be read.
-        ScheduleError: features of stores are asked for of a GPU's records.
     """
     from chanas.prescheduler.tuning.offline.dataset import save
     from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 
     _check_place(out, ".npz")
     found = collect(files_of_records(places))
-    data = make_dataset(found, with_segments, progress=progress)
+    data = make_dataset(found)
     save(data, out)
     return Exported(tuple(describe_dataset(data)), dict(found.skipped))
 
@@ -55,7 +54,7 @@ def describe_records(place: Path) -> list[str]:
     from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 
     if place.is_dir() or place.suffix == ".sqlite":
-        return describe_dataset(make_dataset(collect(files_of_records([place])), with_segments=False))
+        return describe_dataset(make_dataset(collect(files_of_records([place]))))
     return describe_dataset(load(place))
 
 
@@ -63,16 +62,15 @@ def describe_records(place: Path) -> list[str]:
 class Lesson:
     """A training of a cost model.
 
-    model, loss, features  see `models.Kind`, whose defaults stand for None
-    split                  which records it is judged by: within_task, by_task or by_target
-    sample                 learn from a part of the tasks, drawn by how often their FLOPs occur
-    num_records            with `init`: learn from so many of the records, and be judged by the others
-    init                   the file of a model that goes on learning, whose model, loss and features it keeps
+    model, loss  see `models.Kind`, whose defaults stand for None
+    split        which records it is judged by: within_task, by_task or by_target
+    sample       learn from a part of the tasks, drawn by how often their FLOPs occur
+    num_records  with `init`: learn from so many of the records, and be judged by the others
+    init         the file of a model that goes on learning, whose model and loss it keeps
     """
 
     model: str | None = None
     loss: str | None = None
-    features: str | None = None
     split: str = "by_task"
     sample: bool = False
     init: Path | None = None
@@ -94,7 +92,7 @@ class Taught:
         """For people."""
         kind, facts = self.model.kind, self.model.facts
         found = [
-            f"model      {kind.model}, {kind.loss}, {kind.features}",
+            f"model      {kind.model}, {kind.loss}",
             f"learned    {facts['num_records']} records of {facts['num_tasks']} tasks in {self.learned_in_s:.1f} s",
             f"judged     {self.metrics.num_records} records of {self.metrics.num_tasks} tasks",
         ]
@@ -126,7 +124,7 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
         raise ConfigError(unknown_name("split", lesson.split, SPLITS))
     if (lesson.init is None) != (lesson.num_records is None):
         raise ConfigError("--init and --records go together: so many records of a new device for a model that is there")
-    named = {name: value for name in ("model", "loss", "features") if (value := getattr(lesson, name)) is not None}
+    named = {name: value for name in ("model", "loss") if (value := getattr(lesson, name)) is not None}
     if lesson.init is not None and named:
         raise ConfigError(
             f"--{', --'.join(named)} cannot be changed by what a model learns further: leave out with --init"
@@ -181,4 +179,4 @@ def _judge(model: OfflineModel, data: Dataset, chosen: Int64Array) -> Metrics:
     from chanas.prescheduler.tuning.offline.metrics import judge
 
     part = data.of(chosen)
-    return judge(model.scores(part.rows(model.kind.features)), part.label, part.task)
+    return judge(model.scores(part.primitives), part.label, part.task)

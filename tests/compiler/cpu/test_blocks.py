@@ -11,7 +11,7 @@ from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
 from chanas.core.arch import BlockConfig, SearchSpace
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.tables.networks import compile_networks
 

@@ -16,7 +16,7 @@ import capstone
 import iced_x86
 import pytest
 
-from chanas.compiler.cpu.static_library import code_features
+from chanas.compiler.cpu.c_kernels import code_features
 from chanas.core.processor import Processor, parse_cpuinfo
 from chanas.core.target import DTYPES, HardwareTarget
 from chanas.export.instructions import needed_flags

@@ -4,9 +4,7 @@ machine code where there is no GPU; what is against its limits is told before th
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,13 +26,11 @@ from chanas.compiler.cuda.nvrtc import (
 )
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
-from chanas.errors import CheckpointError, MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.errors import MeasureError, TargetError
 from chanas.measuring.checks import compile_points as cuda_compile
 from chanas.measuring.checks.compile_points import compile_elsewhere, compile_points, kind_of
-from chanas.measuring.checks.compile_records import CompileStore
-from chanas.measuring.local.compiler import Compiler, open_compiler
-from chanas.measuring.requests import CompileRequest
+from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
+from chanas.measuring.worker.compiler import Compiler, open_compiler
 from chanas.operators.workload import Workload
 
 from ..cuda_cases import GPU, WORKLOADS, key
@@ -140,45 +136,6 @@ def test_what_is_against_the_limits_is_told_before_the_compiler_is_called(limits
         verify(function, smaller(GPU, **limits))
 
 
-# ---- records --------------------------------------------------------------------------------------------------------
-def test_records_come_back_as_they_went_in(tmp_path: Path) -> None:
-    store = CompileStore(tmp_path / "compiled.sqlite", GPU, "NVRTC 1")
-    records = [CompileRecord((1, 2), FIGURES, None, 0.5), CompileRecord((3, 4), None, "why", 0.25)]
-    store.add("w", records)
-    assert store.load("w") == records
-    assert store.load("other") == []
-    store.close()
-    assert CompileStore(tmp_path / "compiled.sqlite", arch_target("sm_80"), "NVRTC 1").load("w") == []
-    assert CompileStore(tmp_path / "compiled.sqlite", GPU, "NVRTC 2").load("w") == []
-    assert CompileStore(tmp_path / "compiled.sqlite", GPU, "NVRTC 1").load("w") == records
-
-
-def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "compiled.sqlite"
-    path.write_text("no database, but long enough to be taken for a file with a header" * 20)
-    with pytest.raises(CheckpointError, match=r"compiled\.sqlite cannot be used: .*; move the file away$"):
-        CompileStore(path, GPU, "NVRTC 1")
-
-
-def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "compiled.sqlite"
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version=99")
-    db.close()
-    with pytest.raises(CheckpointError, match=r"^expected compile records of schema 1, got 99"):
-        CompileStore(path, GPU, "NVRTC 1")
-
-
-@pytest.mark.parametrize("damage", ["registers = 'many'", "build = 'long'", "point = '[]]'"])
-def test_a_row_that_holds_something_else_is_one_line(tmp_path: Path, damage: str) -> None:
-    store = CompileStore(tmp_path / "compiled.sqlite", GPU, "NVRTC 1")
-    store.add("w", [CompileRecord((1, 2), FIGURES, None, 0.5)])
-    with store._db:
-        store._db.execute(f"UPDATE kernels SET {damage}")
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        store.load("w")
-
-
 # ---- many points ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def invented(monkeypatch: pytest.MonkeyPatch) -> list[Workload]:
@@ -196,27 +153,25 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[Workload]:
     return asked
 
 
-def test_points_that_are_stored_are_not_compiled_again(tmp_path: Path, invented: list[Workload]) -> None:
-    path = tmp_path / "compiled.sqlite"
-    first = compile_points(path, WORKLOADS, GPU, 2, progress=False)
-    assert first.num_new == len(invented) == 2 * len(WORKLOADS)
-    again = compile_points(path, WORKLOADS, GPU, 2, progress=False)
-    assert again.num_new == 0
-    assert again.kinds == first.kinds
+def test_points_are_compiled_and_the_same_for_a_seed(invented: list[Workload]) -> None:
+    first = compile_points(WORKLOADS, GPU, 2, progress=False)
+    assert invented == [workload for workload in WORKLOADS for _ in range(2)]
+    assert (first.num_workloads, first.num_points) == (len(WORKLOADS), len(invented))
+    assert compile_points(WORKLOADS, GPU, 2, progress=False) == first
 
 
-def test_the_summary_has_every_kind_and_the_most_frequent_error(tmp_path: Path, invented: list[Workload]) -> None:
-    summary = compile_points(tmp_path / "compiled.sqlite", WORKLOADS, GPU, 2, progress=False)
+def test_the_summary_has_every_kind_and_the_most_frequent_error(invented: list[Workload]) -> None:
+    summary = compile_points(WORKLOADS, GPU, 2, progress=False)
     shares = {kind.kind: kind.share for kind in summary.kinds}
     assert shares == {kind_of(w): float(w.op != "pool") for w in WORKLOADS}
     assert summary.most_frequent_error == "no pooling"
     assert "100%" in summary.kinds[0].line()
 
 
-def test_a_space_of_which_nothing_compiles_is_an_error(tmp_path: Path, invented: list[Workload]) -> None:
+def test_a_space_of_which_nothing_compiles_is_an_error(invented: list[Workload]) -> None:
     pools = [w for w in WORKLOADS if w.op == "pool"]
     with pytest.raises(MeasureError, match=r"^no kernel compiles for sm_90: no pooling$"):
-        compile_points(tmp_path / "compiled.sqlite", pools, GPU, 2, progress=False)
+        compile_points(pools, GPU, 2, progress=False)
 
 
 def test_a_point_that_fails_is_a_record_with_its_error() -> None:
@@ -241,7 +196,7 @@ def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
 
 def test_a_compiler_that_ends_is_a_record_with_its_error() -> None:
     class Dying(Compiler):
-        def answer(self, request: CompileRequest, timeout_s: float = 0.0) -> Answer:
+        def answer(self, request: Request, timeout_s: float = 0.0) -> Answer:
             error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 6 (SIGABRT) in compile_point")
             return Answer(None, error, 0.5)
 

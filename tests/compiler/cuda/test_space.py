@@ -20,7 +20,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.mutate import breed
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner
 
 from ..cuda_cases import GPU, IN_HALVES, IN_TF32, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key
 
@@ -141,10 +141,9 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
     workload = Workload("pointwise", 14, 64, 96)
     space = schedule_space(workload, GPU)
     assert space.num_points > 4096
-    config = TuneConfig(num_trials=24)
-    tuner = OperatorTuner(space, GaussianProcessModel(GPU), config, [], 0)
+    tuner = OperatorTuner(space, GaussianProcessModel(GPU), 24, [], 0)
     seconds = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         assert len(set(points)) == len(points)
         records = []
         for point in points:
@@ -152,7 +151,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
             threads = named["split_m"][1] * named["split_n"][1]
             seconds.append(1e-4 / threads**0.5)
             records.append(TuningRecord(point, seconds[-1], 0.0))
-        tuner.observe(records)
+        tuner.tell(records)
     assert len(seconds) == 24
     assert np.median(seconds[12:]) < np.median(seconds[:4])
     assert tuner.room == space.num_points - 24

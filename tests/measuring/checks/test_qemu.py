@@ -35,7 +35,7 @@ from chanas.measuring.checks.qemu import (
 )
 from chanas.measuring.checks.qemu import run_emulated as run
 from chanas.measuring.checks.target_check import small_block
-from chanas.measuring.local.compiler import open_compiler
+from chanas.measuring.worker.compiler import open_compiler
 from chanas.operators.workload import Operator, Workload
 
 from ...compiler.test_linkers import having

@@ -21,11 +21,12 @@ from chanas.compiler.backends import BACKENDS, backend_of
 from chanas.core import target as core_target
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
-from chanas.measuring.outcomes import Reading
+from chanas.measuring.messages import Reading
 from chanas.prescheduler.records import schema
 from chanas.prescheduler.records import store as module
 from chanas.prescheduler.records.schema import SCHEMA
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, BlockRecord, RecordStore, TuningRecord, Work
+from chanas.prescheduler.records.tables import TABLES
 
 from ...compiler.cuda_cases import GPU
 from ...compiler.workbench import HOST, device
@@ -68,6 +69,17 @@ def test_records_come_back_as_they_went(lasting: RecordStore, records: list[Tuni
     workload = f"workload {next(numbers)}"
     lasting.add(workload, records)
     assert lasting.load(workload) == records
+
+
+def test_tables_have_the_keys_and_columns_that_they_are_said_to_have(open_store: Opener) -> None:
+    db = open_store()._db
+    names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert names == {table.name for table in TABLES}
+    for table in TABLES:
+        columns = {name: place for _, name, *_, place in db.execute(f"PRAGMA table_info({table.name})")}
+        assert set(table.fields) | {"device"} <= set(columns)
+        if table.key:
+            assert {name for name, place in columns.items() if place} == set(table.key)
 
 
 def test_records_outlive_the_store(open_store: Opener) -> None:

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from chanas.core.task import Task
 from chanas.operators.steps import block_workloads, device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tuning.budget import claims, expected_improvement, hand_out, latency_shares, occurrences
+from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares, occurrences
 
 from ...compiler.cuda_cases import GPU
 from ...compiler.workbench import HOST, NANO, NUM_CLASSES
@@ -70,20 +70,6 @@ def test_occurrences_of_a_sub_space_are_its_own() -> None:
 
 def test_workloads_that_are_not_asked_about_are_left_out() -> None:
     assert not occurrences(TASK, HOST, [Workload("pool", 99, 8, 8)], num=2).any()
-
-
-# ---- improvement ----------------------------------------------------------------------------------------------------
-def test_expected_improvement_is_the_mean_of_what_is_gained(rng: np.random.Generator) -> None:
-    mean, deviation = np.array([0.3, 0.0, -0.2]), np.array([0.5, 0.1, 0.0])
-    drawn = mean + deviation * rng.standard_normal((400_000, 3))
-    expected = np.maximum(0.1 - drawn, 0.0).mean(axis=0)
-    assert expected_improvement(0.1, mean, deviation) == pytest.approx(expected, abs=1e-3)
-
-
-@given(st.floats(-3, 3), st.floats(-3, 3), st.floats(0, 2))
-def test_expected_improvement_is_at_least_the_certain_gain(best: float, mean: float, deviation: float) -> None:
-    (gain,) = expected_improvement(best, np.array([mean]), np.array([deviation]))
-    assert gain >= max(0.0, best - mean) - 1e-9
 
 
 # ---- claims ---------------------------------------------------------------------------------------------------------

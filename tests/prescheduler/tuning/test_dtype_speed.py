@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from chanas.compiler.backends import schedule_space
 from chanas.core.target import HardwareTarget
-from chanas.measuring.local.pool import WorkerPool
-from chanas.prescheduler.tuning.default_points import ranked_points
+from chanas.measuring.fleet import WorkerPool
+from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.tuning.dtype_speed import WORKLOAD, DtypeSpeed, dtype_speed, tell_if_slower
 
-from ...compiler.workbench import HOST, SyntheticPool, device
+from ...compiler.workbench import HOST, SyntheticPool
 
 HALF = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16", vector_lanes=16, num_vector_registers=32)
 FAST, SLOW = 10e-6, 40e-6
@@ -29,9 +28,9 @@ def planted(seconds: dict[str, float | str]) -> SyntheticPool:
     }
 
     def invented(asked: Any) -> float | str:
-        dtype = asked.workload.dtype
+        dtype = asked.what.workload.dtype
         found = seconds[dtype]
-        return found if isinstance(found, str) else found * (0.75 if asked.point == best[dtype] else 1.0)
+        return found if isinstance(found, str) else found * (0.75 if asked.what.point == best[dtype] else 1.0)
 
     return SyntheticPool(invented)
 
@@ -82,14 +81,6 @@ def test_nothing_is_timed_where_there_is_nothing_to_tell(
     pool = planted({"float32": FAST, "bfloat16": SLOW})
     assert tell_if_slower(target, pool, tmp_path, is_first) is None
     assert pool.built == []
-
-
-def test_ranked_points_have_tiles_of_their_own() -> None:
-    points = ranked_points(WORKLOAD, device(), 4)
-    space = schedule_space(WORKLOAD, device())
-    tiles = [tuple(space.groups(point)[name][-1] for name in ("split_m", "split_n")) for point in points]
-    assert len(set(tiles)) == len(points) == 4
-    assert [m * n for m, n in tiles] == sorted((m * n for m, n in tiles), reverse=True)
 
 
 @pytest.fixture

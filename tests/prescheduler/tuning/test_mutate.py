@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.statistics import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.tuning.cost_model.base import FloatArray
 from chanas.prescheduler.tuning.mutate import breed, cross_points, mutate_point, start_probabilities
 
 from ...compiler.workbench import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads

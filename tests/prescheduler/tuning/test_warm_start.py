@@ -17,18 +17,20 @@ from hypothesis import given
 
 from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.effort import Effort
 from chanas.core.latency import LatencyLUT, LUTHeader
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import agree
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning import jobs as jobs_module
-from chanas.prescheduler.tuning.cost_model.base import Prior
+from chanas.prescheduler.tuning.cost_model.history import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
-from chanas.prescheduler.tuning.warm_start import agree, map_records, open_warm_start, translate
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
+from chanas.prescheduler.tuning.warm_start import open_warm_start, prior_from
 
 from ...compiler.workbench import (
     DEVICES,
@@ -79,29 +81,18 @@ def run_of(folder: Path, name: str = "run") -> RunDirectory:
     return RunDirectory(folder / name)
 
 
-# ---- points of one space in another ---------------------------------------------------------------------------------
+# ---- records as points of another space -----------------------------------------------------------------------------
 @given(workload=workloads)
-def test_points_of_one_thread_stand_for_those_of_two_that_agree_in_everything_else(workload: Workload) -> None:
-    one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
-    assert agree(one, two)
-    records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(one.points[:40])]
-    prior = translate(records, one, two, ONE)
-    assert prior is not None
-    assert list(prior.seconds) == sorted(prior.seconds)
-    for record, points in zip(records, prior.points, strict=True):
-        for point in points:
-            shared = {k: v for k, v in two.groups(point).items() if k != "fuse"}
-            assert shared == one.groups(record.point)
-
-
-@given(workload=workloads)
-def test_on_the_way_back_the_best_of_those_that_fall_together_counts(workload: Workload) -> None:
+def test_the_best_of_records_that_fall_together_counts(workload: Workload) -> None:
     one, two = schedule_space(workload, ONE), schedule_space(workload, TWO)
     records = [TuningRecord(p, 1e-6 * (i + 1)) for i, p in enumerate(two.points[:40])]
-    prior = translate(records, two, one, TWO)
+    prior = prior_from(records, two, one, (TWO, ONE))
     assert prior is not None
     assert len(set(prior.points)) == len(prior.points)
-    back = translate([TuningRecord(p, s) for (p,), s in zip(prior.points, prior.seconds, strict=True)], one, two, ONE)
+    assert list(prior.seconds) == sorted(prior.seconds)
+    back = prior_from(
+        [TuningRecord(p, s) for (p,), s in zip(prior.points, prior.seconds, strict=True)], one, two, (ONE, TWO)
+    )
     assert back is not None
     best = dict(zip(back.points, back.seconds, strict=True))
     for points, seconds in best.items():
@@ -110,19 +101,16 @@ def test_on_the_way_back_the_best_of_those_that_fall_together_counts(workload: W
 
 def test_equal_spaces_need_no_translation() -> None:
     space, records = schedule_space(WORKLOAD, ONE), records_of(WORKLOAD, ONE)
-    prior = translate(records, space, schedule_space(WORKLOAD, OTHER), ONE)
+    prior = prior_from(records, space, schedule_space(WORKLOAD, OTHER), (ONE, OTHER))
     assert prior is not None
     assert prior.points == tuple((r.point,) for r in records)
+    assert prior.target == ONE
 
 
 def test_failures_and_points_that_are_no_more_are_left_out() -> None:
     space = schedule_space(WORKLOAD, ONE)
     records = [TuningRecord(space.points[0], None, None, "timeout"), TuningRecord((9, 9, 9), 1e-6)]
-    assert translate(records, space, space, ONE) is None
-
-
-def test_spaces_of_different_vectors_do_not_agree() -> None:
-    assert not agree(schedule_space(WORKLOAD, device(lanes=16)), schedule_space(WORKLOAD, device(lanes=8)))
+    assert prior_from(records, space, space, (ONE, ONE)) is None
 
 
 # ---- which records --------------------------------------------------------------------------------------------------
@@ -236,7 +224,7 @@ def test_a_source_of_the_same_vectors_is_nearer_than_the_processor_itself(tmp_pa
 def test_a_first_batch_of_mapped_points_has_no_point_twice(rng: np.random.Generator) -> None:
     there, here = schedule_space(WORKLOAD, ONE), schedule_space(WORKLOAD, NARROW)
     records = sorted(records_of(WORKLOAD, ONE, 40, int(rng.integers(1 << 30))), key=lambda r: r.seconds or 0.0)
-    first = tuner_with(map_records(records, there, here, (ONE, NARROW)), here).propose()
+    first = tuner_with(prior_from(records, there, here, (ONE, NARROW)), here).ask(4)
     assert len(first) == len(set(first)) == 4
 
 
@@ -311,16 +299,16 @@ def prior_of(space: ScheduleSpace, sign: float = 1.0, num: int = 40, seed: int =
 
 
 def tuner_with(prior: Prior | None, space: ScheduleSpace, min_tau: float = 0.0, seed: int = 0) -> OperatorTuner:
-    config = TuneConfig(num_trials=16, min_tau=min_tau)
-    return OperatorTuner(space, cost_model("gp", ONE, seed), config, [], seed, prior)
+    model = cost_model("gp", ONE, seed)
+    return OperatorTuner(space, model, 16, [], seed, prior, search=Search(min_tau=min_tau))
 
 
 def explored(tuner: OperatorTuner) -> list[float]:
     """Seconds of what is asked for, in order."""
     made: list[float] = []
-    while points := tuner.propose():
+    while points := tuner.ask(4):
         batch = [TuningRecord(p, seconds_of(tuner.space, p), 1e-9) for p in points]
-        tuner.observe(batch)
+        tuner.tell(batch)
         made += [r.seconds or math.inf for r in batch]
     return made
 
@@ -330,22 +318,22 @@ SPACE = schedule_space(WORKLOAD, ONE)
 
 def test_the_best_of_the_other_device_are_tried_first() -> None:
     prior = prior_of(SPACE)
-    batch = tuner_with(prior, SPACE).propose()
+    batch = tuner_with(prior, SPACE).ask(4)
     assert batch[0] == prior.points[0][0]
-    assert len(set(batch)) == len(batch) == TuneConfig().num_initial
+    assert len(set(batch)) == len(batch) == DEFAULT_SEARCH.num_initial
     assert all(SPACE.contains(p) for p in batch)
 
 
 def test_the_first_set_is_the_same_in_steps_as_at_once() -> None:
     prior = prior_of(SPACE)
-    at_once = tuner_with(prior, SPACE).propose()
+    at_once = tuner_with(prior, SPACE).ask(4)
     tuner = tuner_with(prior, SPACE)
     tuner.limit = 1
-    (first,) = tuner.propose()
-    tuner.observe([TuningRecord(first, seconds_of(SPACE, first), 1e-9)])
-    assert tuner.propose() == []
-    tuner.limit = TuneConfig().num_initial
-    assert [first, *tuner.propose()] == at_once
+    (first,) = tuner.ask(4)
+    tuner.tell([TuningRecord(first, seconds_of(SPACE, first), 1e-9)])
+    assert tuner.ask(4) == []
+    tuner.limit = DEFAULT_SEARCH.num_initial
+    assert [first, *tuner.ask(4)] == at_once
 
 
 def test_a_true_prior_is_kept_and_saves_trials() -> None:
@@ -362,8 +350,8 @@ def test_a_true_prior_is_kept_and_saves_trials() -> None:
 
 def test_a_prior_that_misleads_is_dropped_after_the_first_batch() -> None:
     tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
-    points = tuner.propose()
-    tuner.observe([TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points])
+    points = tuner.ask(4)
+    tuner.tell([TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points])
     assert tuner.prior_dropped
     assert tuner.tau is not None
     assert tuner.tau < 0.0
@@ -381,22 +369,17 @@ def test_dropping_it_is_worth_something() -> None:
 def test_what_is_dropped_says_nothing_any_more() -> None:
     """The model is then the one that never heard of it."""
     tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
-    points = tuner.propose()
+    points = tuner.ask(4)
     batch = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points]
-    tuner.observe(batch)
+    tuner.tell(batch)
     assert tuner._model.predict_from_prior(SPACE, points) is None
-    told = cost_model("gp", ONE, 0)
-    told.transfer(SPACE, prior_of(SPACE))
-    told.drop(SPACE)
-    assert told.predict_from_prior(SPACE, points) is None
 
 
 def test_kept_records_judge_it_at_once() -> None:
     """A run that was cut off comes to the same verdict when it goes on."""
     kept = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in SPACE.sample(8, np.random.default_rng(3))]
-    config = TuneConfig(num_trials=16)
     for sign, dropped in ((1.0, False), (-1.0, True)):
-        tuner = OperatorTuner(SPACE, cost_model("gp", ONE, 0), config, kept, 0, prior_of(SPACE, sign))
+        tuner = OperatorTuner(SPACE, cost_model("gp", ONE, 0), 16, kept, 0, prior_of(SPACE, sign))
         assert tuner.prior_dropped == dropped
 
 
@@ -405,33 +388,13 @@ def test_a_search_with_a_prior_asks_for_each_point_once_and_ends(model: str, rng
     for name in ("16-lanes-1-threads", "16-lanes-2-threads"):
         for op in ("pointwise", "depthwise", "pool"):
             space = schedule_space(random_workload(op, rng), DEVICES[name])  # type: ignore[arg-type]
-            config = TuneConfig(num_trials=12)
-            tuner = OperatorTuner(space, cost_model(model, DEVICES[name], 0), config, [], 0, prior_of(space, num=10))
+            tuner = OperatorTuner(space, cost_model(model, DEVICES[name], 0), 12, [], 0, prior_of(space, num=10))
             asked: list[Point] = []
-            while points := tuner.propose():
+            while points := tuner.ask(4):
                 asked += points
-                tuner.observe([TuningRecord(p, None, None, "wrong result") for p in points[:1]])
-                tuner.observe([TuningRecord(p, seconds_of(space, p), 1e-9) for p in points[1:]])
+                tuner.tell([TuningRecord(p, None, None, "wrong result") for p in points[:1]])
+                tuner.tell([TuningRecord(p, seconds_of(space, p), 1e-9) for p in points[1:]])
             assert len(set(asked)) == len(asked) == min(12, len(space.points))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "tau"),
-    [
-        ([1.0, 2.0, 3.0, 4.0], 1.0),
-        ([4.0, 3.0, 2.0, 1.0], -1.0),
-        ([1.02, 1.01, 1.0, 2.0], 1.0),  # all but the last are alike
-        ([1.02, 1.01, 1.0, 1.0], None),
-        ([2.0, 1.0, 4.0, 3.0], 1 / 3),
-    ],
-)
-def test_only_seconds_that_differ_are_ordered(seconds: list[float], tau: float | None) -> None:
-    found = rank_correlation(np.arange(4.0), np.array(seconds))
-    assert found == (None if tau is None else pytest.approx(tau))
-
-
-def test_a_forecast_that_says_nothing_is_no_forecast() -> None:
-    assert rank_correlation(np.zeros(4), np.arange(1.0, 5.0)) is None
 
 
 # ---- what is kept of it ---------------------------------------------------------------------------------------------
@@ -459,15 +422,15 @@ def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
     theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
     scratch.mkdir()
     first, second = SyntheticPool(), SyntheticPool()
-    config = TuneConfig(num_trials=12)
+    effort = Effort(trials=12)
     store = RecordStore(theirs.records, OTHER)
-    best = TuningJobs(first, OTHER, store, config, scratch).run(WORKLOADS, progress=False)
+    best = TuningJobs(first, OTHER, store, effort, scratch).run(WORKLOADS, progress=False)
     store.close()
     warm = open_warm_start(str(theirs.root), mine, ONE)
     store = RecordStore(mine.records, ONE)
-    TuningJobs(second, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, progress=False)
+    TuningJobs(second, ONE, store, effort, scratch, warm_start=warm).run(WORKLOADS, progress=False)
     for workload in WORKLOADS:
-        asked = [a.point for a in second.built if a.workload == workload]
+        asked = [a.what.point for a in second.built if a.what.workload == workload]
         assert asked[0] == best[workload][0].point
     (note,) = store.warm_starts({w.key for w in WORKLOADS})
     assert (note["source"], note["digest"]) == (warm.source.device, warm.digest)
@@ -482,17 +445,18 @@ def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_ope
     monkeypatch.setattr(jobs_module, "_NUM_SCOUTS", 1)
     theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
     scratch.mkdir()
-    known, config = WORKLOADS[:2], TuneConfig(num_trials=12, shared=True)
+    known, effort = WORKLOADS[:2], Effort(trials=12)
     store = RecordStore(theirs.records, OTHER)
-    best = TuningJobs(SyntheticPool(), OTHER, store, config, scratch).run(known, progress=False)
+    best = TuningJobs(SyntheticPool(), OTHER, store, effort, scratch).run(known, progress=False)
     store.close()
     warm, pool = open_warm_start(str(theirs.root), mine, ONE), SyntheticPool()
     store = RecordStore(mine.records, ONE)
     counts = np.ones((1, len(WORKLOADS)))
-    TuningJobs(pool, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, False, counts)
-    asked, num_initial, num_base = [a.workload for a in pool.built], config.num_initial, config.base_trials
+    TuningJobs(pool, ONE, store, effort, scratch, warm_start=warm).run(WORKLOADS, False, counts)
+    asked = [a.what.workload for a in pool.built]
+    num_initial, num_base = DEFAULT_SEARCH.num_initial, effort.first_trials
     assert [asked[: num_initial + 1].count(w) for w in WORKLOADS] == [num_initial, 1, 0]  # the first one is a scout
-    firsts = {w: pool.built[asked.index(w)].point for w in known}
+    firsts = {w: pool.built[asked.index(w)].what.point for w in known}
     assert firsts == {w: best[w][0].point for w in known}
     assert [asked[: 2 * num_initial].count(w) for w in WORKLOADS] == [num_initial, num_initial, 0]
     assert asked[2 * num_initial :][:num_base].count(WORKLOADS[2]) == num_base
@@ -510,11 +474,11 @@ def test_a_source_that_was_wrong_about_the_first_operators_is_not_asked_about_th
         store.add(workload.key, [TuningRecord(p, 1e-12 / landscape_seconds(space, p)) for p in points])
     store.close()
     warm = open_warm_start(str(theirs.root), mine, ONE)
-    pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.workload, ONE), a.point))
+    pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.what.workload, ONE), a.what.point))
     store = RecordStore(mine.records, ONE)
-    TuningJobs(pool, ONE, store, TuneConfig(num_trials=8), scratch, warm_start=warm).run(workloads, progress=False)
+    TuningJobs(pool, ONE, store, Effort(trials=8), scratch, warm_start=warm).run(workloads, progress=False)
     assert warm.trust.is_lost
-    asked = [next(a.point for a in pool.built if a.workload == w) for w in workloads]
+    asked = [next(a.what.point for a in pool.built if a.what.workload == w) for w in workloads]
     priors = [warm.prior(schedule_space(w, ONE)) for w in workloads]
     praised = [point in prior.points[0] for prior, point in zip(priors, asked, strict=True) if prior is not None]
     assert praised[:3] == [True] * 3
@@ -528,8 +492,7 @@ def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more
     tmp_path: Path, synthetic_pool: SyntheticPool
 ) -> None:
     def filled(run: RunDirectory, target: HardwareTarget, num_trials: int = 3, **options: Any) -> LatencyLUT:
-        config = TuneConfig(num_trials=num_trials, num_initial=2, batch_size=2)
-        return fill_table(run, NANO, target, NUM_CLASSES, config, model="random", progress=False, **options).lut
+        return fill_table(run, NANO, target, NUM_CLASSES, trials=num_trials, cost_model="random", **options).lut
 
     theirs, mine = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine")
     filled(theirs, OTHER)

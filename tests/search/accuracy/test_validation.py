@@ -1,34 +1,16 @@
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import sample
 from chanas.errors import ConfigError
 from chanas.search.accuracy.predictor import KINDS
-from chanas.search.accuracy.validation import cross_validate, kendall_tau, top_decile_recall
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=30))
-def test_kendall_tau_equals_scipys(pairs: list[tuple[int, int]]) -> None:
-    from scipy.stats import kendalltau
-
-    left, right = zip(*pairs, strict=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        reference = float(kendalltau(left, right).statistic)
-    got = kendall_tau(left, right)
-    if got is None:
-        assert np.isnan(reference)
-    else:
-        assert got == pytest.approx(reference)
+from chanas.search.accuracy.validation import cross_validate, top_decile_recall
 
 
 def test_top_decile_recall() -> None:

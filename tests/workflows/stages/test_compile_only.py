@@ -25,10 +25,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Nothing is compiled; what would have been is kept."""
     kept: dict[str, Any] = {}
 
-    def compile_points(path: Path, workloads: Any, target: Any, num_points: int, seed: int, progress: bool) -> Any:
-        kept.update(path=path, workloads=workloads, target=target, num_points=num_points, seed=seed)
+    def compile_points(workloads: Any, target: Any, num_points: int, seed: int, progress: bool) -> Any:
+        kept.update(workloads=workloads, target=target, num_points=num_points, seed=seed)
         kind = KindSummary("1x1", 8, 8, 1, 0.05, (20, 60), 2048)
-        return CompileSummary(target, "NVRTC 1", path, len(workloads), 8, (kind,))
+        return CompileSummary(target, "NVRTC 1", len(workloads), 8, (kind,))
 
     monkeypatch.setattr(cuda_compile, "compile_points", compile_points)
     monkeypatch.setattr(host, "find_gpu", lambda: None)
@@ -47,7 +47,6 @@ def test_limit_takes_the_first_operators(tmp_path: Path, asked: dict[str, Any]) 
     compile_only(run, usage=Usage("cuda"), points=Points(num=3, limit=5), arch="sm_80", space="mbv3-32")
     assert asked["workloads"] == every[:5]
     assert (points, asked["num_points"]) == (DEFAULT_POINTS, 3)
-    assert asked["path"] == tmp_path / "compiled.sqlite"
     assert asked["target"].gpu.arch == "sm_80"
 
 
@@ -74,7 +73,7 @@ def test_the_command_says_what_compiles_and_that_nothing_was_run(tmp_path: Path,
     output = invoke("--run", str(tmp_path), "--target", "cuda", "--arch", "sm_90", "--compile-only", "--limit", "2")
     assert "cuda-sm_90: any GPU of sm_90, NVRTC 1" in output
     assert "8 of    8 compile (100%),   50 ms each, 20–60 registers, 1 spill, shared memory up to 2.0 KiB" in output
-    assert output.endswith("No schedule was run: these records have no seconds.\n")
+    assert output.endswith("No schedule was run: there are no seconds.\n")
     assert len(asked["workloads"]) == 2
 
 

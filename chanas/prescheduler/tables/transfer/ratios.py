@@ -37,6 +37,7 @@ import numpy.typing as npt
 from chanas.core.arch import BlockConfig
 from chanas.core.genome import FloatArray
 from chanas.core.latency import LatencyLUT
+from chanas.core.statistics import distances, matern
 from chanas.errors import LUTError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tables.transfer.shares import Parts, costs, take_apart
@@ -51,6 +52,9 @@ _MAX_FITTED = 120
 # Deviations by which the others contradict a measurement that counts for little, rounds of finding these, and the share
 # of them from which on nobody knows who is right.
 _CONTRADICTED, _ROUNDS, _MOST_CONTRADICTED = 3.0, 3, 0.5
+
+# A distance, in lengths, at which the kernel is zero: what is infinitely far apart has none.
+_NEVER = 1e3
 
 Indices = Sequence[int] | npt.NDArray[np.int64]
 
@@ -99,10 +103,10 @@ class Prior:
         """float64[N, N]: K at the logarithms of the scales float64[9]; the last, the noise, is not in it."""
         f, c, m, length, o, b, reach, a = np.exp(scales[:-1])
         w = self.parts.of_operator
-        between = m**2 * _matern(self.operator_distance / length)
+        between = m**2 * matern(np.minimum(self.operator_distance / length, _NEVER))
         between += f**2 * np.isfinite(self.operator_distance) + o**2 * np.eye(len(between))
         out: FloatArray = _LEVEL**2 + w @ between @ w.T + c**2 * self.parts.of_cost @ self.parts.of_cost.T
-        out += b**2 * _matern(self.block_distance / reach) + a**2 * self.others @ self.others.T
+        out += b**2 * matern(self.block_distance / reach) + a**2 * self.others @ self.others.T
         return out
 
 
@@ -256,13 +260,4 @@ def _distances(features: FloatArray) -> FloatArray:
     """float64[K, K] from features float64[K, F], each column standardised first."""
     spread = features.std(axis=0)
     x = (features - features.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0)
-    squares = (x**2).sum(axis=1)
-    out: FloatArray = np.sqrt(np.maximum(squares[:, None] + squares - 2.0 * x @ x.T, 0.0))
-    return out
-
-
-def _matern(distance: FloatArray) -> FloatArray:
-    """Correlation at distances in units of its reach; 0 at infinity."""
-    root = np.sqrt(5.0) * np.minimum(distance, 1e3)
-    out: FloatArray = (1.0 + root + root**2 / 3.0) * np.exp(-root)
-    return out
+    return distances(x, x)

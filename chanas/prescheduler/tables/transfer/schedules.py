@@ -1,7 +1,7 @@
 """Schedules for a new device from a table of another one, on which they were found.
 
 Where both have the same vectors and registers and compute in the same dtype, a schedule is taken as it is. Elsewhere it
-is mapped: the legal schedule of the new space that is most like it (`tuning/mapping.py`), its tile counted in
+is mapped: the legal schedule of the new space that is most like it (`ideas`), its tile counted in
 vectors of channels, as both spaces count them, or in values, so that with vectors half as wide there are twice as many.
 """
 
@@ -18,37 +18,35 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import LUTError
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Schedules
+from chanas.prescheduler.ideas import agree, ideas, points_of, ranked_points
+from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tables.lut import Schedules
-from chanas.prescheduler.tuning.default_points import ranked_points
-from chanas.prescheduler.tuning.mapping import mapped_points
-from chanas.prescheduler.tuning.take_over import take_over
-from chanas.prescheduler.tuning.warm_start import Source, agree, matching_points
 
 
 def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:
     """Raise LUTError where a table's schedules say nothing about the target's, with what differs."""
-    made_on, backend = lut.header.target, backend_of(target)
-    versions, differences = lut.header.space_version or backend.space_version, []
-    if made_on.kind != target.kind or not backend.seeds_others:
-        differences = [f"kind {made_on.kind} instead of {target.kind} (only processors seed each other)"]
-    elif versions != backend.space_version:
-        differences = [f"version of the schedule spaces: {versions} instead of {backend.space_version}"]
-    if differences:
+    made_on = lut.header.target
+    if refusals := _source(lut, target).refusals(target):
         raise LUTError(
             f"the schedules of the table of target '{made_on.name}' ({made_on.device}) can't be used on target "
-            f"'{target.name}': {'; '.join(differences)}; name a table of a processor like this one first, or run "
+            f"'{target.name}': {'; '.join(refusals)}; name a table of a processor like this one first, or run "
             "`chanas prescheduler`"
         )
 
 
 def differences(lut: LatencyLUT, target: HardwareTarget) -> list[str]:
     """List why a table's schedules are other programs on the target; empty where they are the same."""
-    made_on = lut.header.target
-    found = Source("", made_on, lut.header.compiler, backend_of(target).space_version).differences(target)
+    found, made_on = _source(lut, target).differences(target), lut.header.target
     if made_on.dtype != target.dtype:
         found.append(f"dtype: {made_on.dtype_name} instead of {target.dtype_name}")
     return found
+
+
+def _source(lut: LatencyLUT, target: HardwareTarget) -> Source:
+    """A table's device as a source of points; where the version of the spaces was not stored, it is today's."""
+    header = lut.header
+    return Source("", header.target, header.compiler, header.space_version or backend_of(target).space_version)
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,7 @@ def known_schedules(blocks: Sequence[BlockConfig], source: LatencyLUT, target: H
         chosen: list[tuple[str, Point]] = []
         for workload, other, (_, point) in zip(device_workloads(block, target), its, row.schedules, strict=True):
             if (workload, point) not in found:
-                taken = _same_point if are_same else _mapped_points
-                found[workload, point] = taken(workload, target, other, point, source.header.target)
+                found[workload, point] = _points(workload, target, other, point, source.header.target, are_same)
             points = found[workload, point]
             if not points:
                 break
@@ -103,22 +100,17 @@ def known_schedules(blocks: Sequence[BlockConfig], source: LatencyLUT, target: H
     return KnownSchedules(rows, suggestions)
 
 
-def _same_point(
-    workload: Workload, target: HardwareTarget, its: Workload, point: Point, source: HardwareTarget
+def _points(
+    workload: Workload, target: HardwareTarget, its: Workload, point: Point, source: HardwareTarget, are_same: bool
 ) -> list[Point]:
+    """Points for a workload from one of the source's: where spaces agree the first that says the same, else those that
+    are most like it; none where programs would be the same and the spaces disagree all the same."""
     whence, space = schedule_space(its, source), schedule_space(workload, target)
-    if not agree(whence, space) or not whence.contains(point):
+    has_same = agree(whence, space)
+    if not whence.contains(point) or (are_same and not has_same):
         return []
-    return [p for p in [next(matching_points(whence.groups(point), space), None)] if p is not None]
-
-
-def _mapped_points(
-    workload: Workload, target: HardwareTarget, its: Workload, point: Point, source: HardwareTarget
-) -> list[Point]:
-    whence, space = schedule_space(its, source), schedule_space(workload, target)
-    if not whence.contains(point):
-        return []
-    return list(mapped_points([point], whence, space, source.vector_lanes / target.vector_lanes)[0])
+    (found,) = points_of([point], whence, space, source.vector_lanes / target.vector_lanes)
+    return list(found[:1] if has_same else found)
 
 
 def best_schedules(
@@ -158,13 +150,14 @@ def choose_untried(
             continue
         schedules: list[tuple[str, Point]] = []
         for workload, (key, point) in zip(device_workloads(block, target), known.rows[block.key], strict=True):
-            if workload not in points and tuned.get(workload):
-                points[workload] = tuned[workload][0].point
-            elif workload not in points and known.are_mapped:
-                similar = next(iter(take_over(workload, tuned, target)), None)
-                points[workload] = point if similar is None else similar.point
-                if similar is not None:
-                    taken[workload] = similar.source
+            if workload not in points:
+                here = tuned if known.are_mapped else {workload: tuned.get(workload, ())}
+                idea = next(ideas(workload, target, here), None)
+                if idea is not None:
+                    points[workload] = idea.point
+                    taken |= {workload: idea.source} if idea.source != workload else {}
+                elif known.are_mapped:
+                    points[workload] = point
             schedules.append((key, points.get(workload, point)))
         rows[block.key] = tuple(schedules)
     return Chosen(rows, taken)

@@ -1,1 +1,1 @@
-"""Cost models of schedule points: `base` says what one is, `features` what they see, one file for each of them."""
+"""Cost models of schedule points: `history` has the records that they go by, `guards` what is trusted of them."""

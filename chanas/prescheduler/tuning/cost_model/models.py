@@ -1,19 +1,44 @@
-"""The cost models by name."""
+"""The cost models by name, and the one that knows nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.statistics import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
-from chanas.measuring.local.pool import Compute
-from chanas.prescheduler.tuning.cost_model.base import CostModel
+from chanas.measuring.fleet import Compute
+from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.tuning.cost_model.history import CostModel, History
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tuning.offline.models import OfflineModel
 
 COST_MODELS = ("gp", "random")
+
+
+class RandomModel:
+    """Predicts random numbers, the same for a seed, whatever was measured: the baseline of real models."""
+
+    def __init__(self, history: History, seed: int) -> None:
+        self.history = history
+        self._rng = np.random.default_rng(seed)
+
+    def observe(self, space: ScheduleSpace[Any], records: Sequence[TuningRecord]) -> None:
+        """Learns nothing."""
+
+    def predict(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
+        """Standard normal means, standard deviations of one."""
+        return self._rng.standard_normal(len(points)), np.ones(len(points))
+
+    def predict_from_prior(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> FloatArray | None:
+        """Return None: nothing is predicted."""
+        return None
 
 
 def check_name(name: str) -> None:
@@ -33,22 +58,22 @@ def cost_model(name: str, target: HardwareTarget, seed: int, compute: Compute | 
     What takes long is handed to `compute`, if there is one.
 
     Raises:
-        ConfigError: as `check_name`, or it reads features that the target does not have.
+        ConfigError: as `check_name`.
         CheckpointError: the file cannot be read.
     """
     from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
-    from chanas.prescheduler.tuning.cost_model.random_model import RandomModel
     from chanas.prescheduler.tuning.cost_model.solving import elsewhere
 
+    history = History(target)
     if name == "random":
-        return RandomModel(seed)
+        return RandomModel(history, seed)
     solve = None if compute is None else elsewhere(compute)
     if name == "gp":
-        return GaussianProcessModel(target, solve)
+        return GaussianProcessModel(history, solve)
     trained = _trained(name)
     from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 
-    return PretrainedModel(target, trained, solve)
+    return PretrainedModel(history, trained, solve)
 
 
 def _trained(name: str) -> OfflineModel:

@@ -7,119 +7,82 @@ the process alone, as if there were no such model.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.target import HardwareTarget
-from chanas.errors import ConfigError
+from chanas.core.statistics import FloatArray
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.guards import Guard, chance_deviation
+from chanas.prescheduler.tuning.cost_model.history import HERE, History
 from chanas.prescheduler.tuning.cost_model.solving import Solve
 from chanas.prescheduler.tuning.offline.models import OfflineModel
-from chanas.prescheduler.tuning.offline.primitives import Rows, primitive_rows
-from chanas.prescheduler.tuning.offline.segments import segment_rows
-from chanas.prescheduler.tuning.tuner import rank_correlation
+from chanas.prescheduler.tuning.offline.primitives import primitive_rows
 
 MIN_JUDGED = 4
 """Records of a workload from which on the model's order of them is judged."""
-# Features of stores take some tens of milliseconds for each point: for no more than these, the process's best ones.
-_MOST_EXTRACTED = 32
 
 
 class PretrainedModel:
-    """An offline model with a Gaussian process of its errors.
+    """An offline model with a Gaussian process of its errors."""
 
-    Raises:
-        ConfigError: the model reads features that are not there for GPUs.
-    """
-
-    def __init__(self, target: HardwareTarget, model: OfflineModel, solve: Solve | None = None) -> None:
-        if target.gpu is not None and model.kind.features == "segments":
-            raise ConfigError(f"cost models of segments are for processors alone, got target '{target.name}'")
-        self._target, self._model = target, model
-        self._plain, self._rest = GaussianProcessModel(target, solve), GaussianProcessModel(target, solve)
-        """Processes of all of the log seconds, and of what the model leaves over."""
+    def __init__(self, history: History, model: OfflineModel, solve: Solve | None = None) -> None:
+        self.history, self._model = history, model
+        # Processes of all of the log seconds, and of what the model leaves over.
+        self._plain = GaussianProcessModel(history, solve)
+        self._rest = GaussianProcessModel(history, solve, self._ask)
         self._predicted: dict[str, dict[Point, float]] = {}
         """Log seconds that the model predicts, by workload and point."""
-        self._own: dict[str, dict[Point, float]] = {}
-        """Valid seconds that were measured here, by workload and point."""
-        self._dropped: set[str] = set()
+        self._guards: dict[str, Guard] = {}
 
     def observe(self, space: ScheduleSpace[Any], records: Sequence[TuningRecord]) -> None:
-        """Learn from records, and drop the model for a workload that it misleads."""
-        self._plain.observe(space, records)
-        valid = [(r, r.seconds) for r in records if r.seconds is not None]
+        """Learn from records, and drop the model for a workload whose records it orders worse than chance by more than
+        the standard deviation of chance."""
+        valid = [r for r in records if r.seconds is not None]
         if not valid:
             return
-        predicted = self._ask(space, [r.point for r, _ in valid])
-        shifts = np.exp(predicted).tolist()
-        self._rest.observe(
-            space, [dataclasses.replace(r, seconds=s / shift) for (r, s), shift in zip(valid, shifts, strict=True)]
-        )
-        self._own.setdefault(space.workload.key, {}).update((r.point, s) for r, s in valid)
-        self._judge(space)
-
-    def transfer(self, space: ScheduleSpace[Any], prior: Prior) -> None:
-        """Learn what another device says of an operator."""
-        self._plain.transfer(space, prior)
-        shifts = [float(self._ask(space, points).mean()) for points in prior.points]
-        self._rest.transfer(space, dataclasses.replace(prior, seconds=prior.seconds / np.exp(shifts)))
+        points = [r.point for r in valid]
+        self._ask(space, points)
+        for process in (self._plain, self._rest):
+            process.forecast(space, points)
+        self.history.add(space, valid)
+        for process in (self._plain, self._rest):
+            process.judge(space)
+        own = self._own(space)
+        guard = self._guards.setdefault(space.workload.key, Guard(MIN_JUDGED, lambda num: -chance_deviation(num)))
+        guard.judge(self._ask(space, list(own)), np.array(list(own.values()), dtype=np.float64))
 
     def predict_from_prior(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> FloatArray | None:
         """float64[N]: log seconds by the other device's records, without the model."""
         return self._plain.predict_from_prior(space, points)
 
-    def drop(self, space: ScheduleSpace[Any]) -> None:
-        """Ignore the other device's records for this operator."""
-        self._plain.drop(space)
-        self._rest.drop(space)
-
     def predict(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation, float64[N] each, of centred log seconds."""
-        key = space.workload.key
-        if key in self._dropped or not points:
+        if self.is_dropped(space) or not points:
             return self._plain.predict(space, points)
-        predicted = self._ask(space, points)
-        own = self._own.get(key)
-        centre = float(self._ask(space, list(own)).mean()) if own else float(predicted.mean())
         mean, deviation = self._rest.predict(space, points)
+        predicted, own = self._ask(space, points), list(self._own(space))
+        centre = float((self._ask(space, own) if own else predicted).mean())
         return mean + predicted - centre, deviation
 
     def is_dropped(self, space: ScheduleSpace[Any]) -> bool:
         """True if the model's order of the workload's records was worse than chance."""
-        return space.workload.key in self._dropped
+        key = space.workload.key
+        return key in self._guards and self._guards[key].is_lost
 
-    def _judge(self, space: ScheduleSpace[Any]) -> None:
-        """Drop the model if its rank correlation is below zero by more than its standard deviation without any
-        relation (Kendall, 1938)."""
-        own = self._own[space.workload.key]
-        num = len(own)
-        if num < MIN_JUDGED:
-            return
-        tau = rank_correlation(self._ask(space, list(own)), np.array(list(own.values()), dtype=np.float64))
-        if tau is not None and tau < -math.sqrt(2.0 * (2 * num + 5) / (9.0 * num * (num - 1))):
-            self._dropped.add(space.workload.key)
+    def _own(self, space: ScheduleSpace[Any]) -> dict[Point, float]:
+        """Seconds of the workload's points that were measured here."""
+        known = self.history.known.get((HERE, space.workload.key))
+        return {} if known is None else {p: s for (p,), s in zip(known.points, known.seconds.tolist(), strict=True)}
 
     def _ask(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> FloatArray:
         """float64[N]: log seconds up to a constant that the model predicts; each point is asked for once."""
         known = self._predicted.setdefault(space.workload.key, {})
         missing = [point for point in dict.fromkeys(points) if point not in known]
-        if self._model.kind.features == "segments" and len(missing) > _MOST_EXTRACTED:
-            order = np.argsort(self._plain.predict(space, missing)[0], kind="stable")
-            missing = [missing[i] for i in order[:_MOST_EXTRACTED]]
         if missing:
-            values = self._model.log_seconds(self._rows(space, missing))
+            values = self._model.log_seconds(primitive_rows(space, missing, self.history.target))
             known.update(zip(missing, values.tolist(), strict=True))
-        slowest = max(known.values(), default=0.0)  # of those that were not asked for
-        return np.array([known.get(point, slowest) for point in points], dtype=np.float64)
-
-    def _rows(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> Rows:
-        if self._model.kind.features == "segments":
-            return segment_rows(space.workload, self._target, points)
-        return primitive_rows(space, points, self._target)
+        return np.array([known[point] for point in points], dtype=np.float64)

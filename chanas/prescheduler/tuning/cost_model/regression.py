@@ -5,7 +5,7 @@ Notation: N records, M points that are asked about, F features (standardised by 
     y = g(x) + offset of the group + noise
 
 The kernel of g is s² κ(r) within a group and ρ s² κ(r) between two, r² = Σ_f (x_f − x'_f)² / l_f², with a length l_f
-for each feature; κ is Matérn's with ν = 5/2 (Rasmussen and Williams, 2006, equation 4.17). So groups are alike as far
+for each feature; κ is Matérn's with ν = 5/2 (`core/statistics`). So groups are alike as far
 as ρ says. Records of another device are groups of their own, and their kernel with those of this device is δ times as
 large besides: a coregionalisation by workload and by device (Bonilla, Chai and Williams, 2007; for searches: Swersky,
 Snoek and Adams, 2013), in which the records themselves tell what another device is worth. Offsets are normal with a
@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from chanas.core.statistics import FloatArray, distances, matern
+
 IntArray = npt.NDArray[np.int64]
 
 _OFFSET = 0.5
@@ -78,20 +79,6 @@ class Parameters:
         return 1.0 / (1.0 + math.exp(-self.logit_device))
 
 
-def _distances(x: FloatArray, other: FloatArray, lengths: FloatArray) -> FloatArray:
-    """float64[N, M] r, as the module says."""
-    a, b = x / lengths, other / lengths
-    square = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2.0 * (a @ b.T)
-    distances: FloatArray = np.sqrt(np.maximum(square, 0.0))
-    return distances
-
-
-def _matern(r: FloatArray) -> FloatArray:
-    scaled = math.sqrt(5.0) * r
-    values: FloatArray = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
-    return values
-
-
 def _same(labels: IntArray) -> FloatArray:
     """float64[N, N]: 1 where two are equal, 0 elsewhere."""
     same: FloatArray = (labels[:, None] == labels[None, :]).astype(np.float64)
@@ -107,12 +94,13 @@ def _objective(
     parameters = Parameters.from_array(values)
     lengths = np.exp(parameters.log_lengths)
     signal, noise = math.exp(parameters.log_signal), math.exp(parameters.log_noise)
-    r = _distances(x, x, lengths)
+    a = x / lengths
+    r = distances(a, a)
     rho, delta = parameters.group_correlation, parameters.device_correlation
     by_group = rho + (1.0 - rho) * same_group
     by_device = delta + (1.0 - delta) * same_device
     trust = by_group * by_device
-    plain = signal * _matern(r)
+    plain = signal * matern(r)
     shared = plain * trust
     covariance = shared + _OFFSET**2 * same_group * same_device
     covariance[np.diag_indices_from(covariance)] += noise + _JITTER
@@ -124,7 +112,6 @@ def _objective(
     slope = (
         inner * trust * (signal * (5.0 / 3.0) * (1.0 + scaled) * np.exp(-scaled))
     )  # d k / d log l_f = slope' * difference²
-    a = x / lengths
     by_length = slope.sum(1) @ a**2 - np.einsum("nf,nf->f", a, slope @ a)
     by_signal, by_noise = float((inner * shared).sum()), noise * float(np.trace(inner))
     by_rho = rho * (1.0 - rho) * float((inner * plain * by_device * (1.0 - same_group)).sum())
@@ -185,7 +172,7 @@ class Regression:
         trust = parameters.group_correlation + (1.0 - parameters.group_correlation) * same_group
         trust *= parameters.device_correlation + (1.0 - parameters.device_correlation) * same_device
         offsets = _OFFSET**2 * same_group * same_device
-        covariance = self._signal * _matern(_distances(x, x, self._lengths)) * trust + offsets
+        covariance = self._signal * matern(distances(x / self._lengths, x / self._lengths)) * trust + offsets
         covariance[np.diag_indices_from(covariance)] += math.exp(parameters.log_noise) + _JITTER
         self._lower = cholesky(covariance, lower=True)
         self._half = solve_triangular(self._lower, y, lower=True)
@@ -197,7 +184,7 @@ class Regression:
         """
         from scipy.linalg import solve_triangular
 
-        cross = self._signal * _matern(_distances(self._x, x, self._lengths))
+        cross = self._signal * matern(distances(self._x / self._lengths, x / self._lengths))
         same_group = (self._groups == group).astype(np.float64)[:, None]
         here = (self._devices == 0).astype(np.float64)[:, None]
         rho, delta, variance = self._parameters.group_correlation, self._parameters.device_correlation, self._signal

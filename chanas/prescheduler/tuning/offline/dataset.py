@@ -19,15 +19,13 @@ import numpy.typing as npt
 
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
-from chanas.errors import ConfigError, DataError, one_line
+from chanas.errors import DataError, one_line
 from chanas.files.writing import replacing
-from chanas.prescheduler.tuning.offline import primitives, segments
+from chanas.prescheduler.tuning.offline import primitives
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
 
 SCHEMA = 1
 _ARCHIVE = b"PK\x03\x04"
-FEATURES = {"primitives": primitives.WIDTH, "segments": segments.WIDTH}
-"""Numbers of a row, by what the rows are of."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -72,7 +70,6 @@ class Dataset:
     latency_s   float64[N]
     label       float32[N], in (0, 1]
     primitives  sequences of primitives
-    segments    features of stores; None: they were not extracted
     """
 
     devices: tuple[Device, ...]
@@ -82,23 +79,9 @@ class Dataset:
     latency_s: FloatArray
     label: Float32Array
     primitives: Rows
-    segments: Rows | None = None
 
     def __len__(self) -> int:
         return len(self.task)
-
-    def rows(self, features: str) -> Rows:
-        """The rows of all records.
-
-        Raises:
-            ConfigError: there are no such features, or they were not extracted.
-        """
-        if features not in FEATURES:
-            raise ConfigError(f"unknown features '{features}'; known: {', '.join(FEATURES)}")
-        rows = self.primitives if features == "primitives" else self.segments
-        if rows is None:
-            raise ConfigError("the records were exported without segments; export them again with --segments")
-        return rows
 
     def counts(self) -> Int64Array:
         """int64[T]: records of each task."""
@@ -113,7 +96,6 @@ class Dataset:
             latency_s=self.latency_s[chosen],
             label=self.label[chosen],
             primitives=self.primitives.of(chosen),
-            segments=None if self.segments is None else self.segments.of(chosen),
         )
 
 
@@ -143,8 +125,9 @@ def save(data: Dataset, path: Path) -> None:
     Raises:
         ChanasError: it cannot be written.
     """
+    header = {"schema": SCHEMA, "features": {"primitives": primitives.WIDTH}}
     arrays: dict[str, Any] = {
-        "header": np.array(json.dumps({"schema": SCHEMA, "features": FEATURES}, sort_keys=True)),
+        "header": np.array(json.dumps(header, sort_keys=True)),
         "devices": np.array(json.dumps([d.to_json() for d in data.devices], sort_keys=True)),
         "tasks": np.array(json.dumps([dataclasses.asdict(t) for t in data.tasks], sort_keys=True)),
         "task": data.task,
@@ -152,10 +135,9 @@ def save(data: Dataset, path: Path) -> None:
         "points.offsets": primitives.offsets_of([len(point) for point in data.points]),
         "latency_s": data.latency_s,
         "label": data.label,
+        "primitives.values": data.primitives.values,
+        "primitives.offsets": data.primitives.offsets,
     }
-    for name, rows in (("primitives", data.primitives), ("segments", data.segments)):
-        if rows is not None:
-            arrays |= {f"{name}.values": rows.values, f"{name}.offsets": rows.offsets}
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **arrays)
 
@@ -176,25 +158,24 @@ def load(path: Path) -> Dataset:
             with np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays["header"]))
-        if header != {"schema": SCHEMA, "features": FEATURES}:
+        if (header["schema"], header["features"]["primitives"]) != (SCHEMA, primitives.WIDTH):
             raise DataError(
-                f"expected records of schema {SCHEMA} with features {FEATURES}, got {header} in {path}; "
-                "export them again"
+                f"expected records of schema {SCHEMA} with {primitives.WIDTH} numbers of a primitive, got {header} in "
+                f"{path}; export them again"
             )
+        if "segments.values" in arrays:
+            raise DataError(f"{path} has features of stores (segments), which no model reads now; export it again")
         return _read(arrays)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is no file of records, or is damaged ({one_line(error)}); export it again") from error
 
 
 def _read(arrays: Mapping[str, Any]) -> Dataset:
-    def rows(name: str) -> Rows:
-        found = Rows(arrays[f"{name}.values"], arrays[f"{name}.offsets"])
-        if len(found) != num or found.offsets[-1] != len(found.values) or found.lengths.min(initial=1) < 1:
-            raise ValueError(f"rows of {name} do not fit the records")
-        return found
-
     task, offsets = arrays["task"], arrays["points.offsets"].tolist()
     num, values = len(task), arrays["points.values"].tolist()
+    rows = Rows(arrays["primitives.values"], arrays["primitives.offsets"])
+    if len(rows) != num or rows.offsets[-1] != len(rows.values) or rows.lengths.min(initial=1) < 1:
+        raise ValueError("rows of primitives do not fit the records")
     data = Dataset(
         tuple(Device.from_json(d) for d in json.loads(str(arrays["devices"]))),
         tuple(Task(**t) for t in json.loads(str(arrays["tasks"]))),
@@ -202,8 +183,7 @@ def _read(arrays: Mapping[str, Any]) -> Dataset:
         tuple(tuple(values[a:b]) for a, b in itertools.pairwise(offsets)),
         arrays["latency_s"],
         arrays["label"],
-        rows("primitives"),
-        rows("segments") if "segments.values" in arrays else None,
+        rows,
     )
     whole = num == len(data.points) == len(data.latency_s) == len(data.label)
     if not whole or (num and not 0 <= task.min() <= task.max() < len(data.tasks)):

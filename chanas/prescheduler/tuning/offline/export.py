@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +12,13 @@ import numpy as np
 
 from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.progress import progress_bar
 from chanas.errors import DataError, ScheduleError
 from chanas.files.run import RunDirectory
 from chanas.operators.keys import workload_of_key
 from chanas.operators.workload import Workload
+from chanas.prescheduler.records.sources import Source, open_records
 from chanas.prescheduler.tuning.offline.dataset import Dataset, Device, Task, labels
 from chanas.prescheduler.tuning.offline.primitives import Rows, offsets_of, primitive_rows
-from chanas.prescheduler.tuning.offline.segments import Job, extract_all
-from chanas.prescheduler.tuning.warm_start import Source, known_sources, load_source, open_records
 
 
 @dataclass
@@ -76,11 +73,10 @@ def collect(files: Iterable[Path]) -> Found:
     """
     found = Found()
     for file in files:
-        with open_records(file) as database:
-            query = "SELECT COUNT(*) FROM records WHERE seconds IS NOT NULL"
-            num_unknown = int(database.execute(query).fetchone()[0])
-            for source in known_sources(database, file):
-                by_workload = load_source(database, file, source)
+        with open_records(file) as opened:
+            num_unknown = opened.num_valid()
+            for source in opened.sources():
+                by_workload = opened.load(source)
                 num_records = sum(map(len, by_workload.values()))
                 num_unknown -= num_records
                 if source.spaces != backend_of(source.target).space_version:
@@ -97,30 +93,16 @@ def collect(files: Iterable[Path]) -> Found:
     return found
 
 
-def make_dataset(found: Found, with_segments: bool, num_processes: int | None = None, progress: bool = True) -> Dataset:
-    """The data set of records, with features of stores (`segments`, for processors alone) where they are asked for.
-
-    Args:
-        found: what was read; what is left out is counted there.
-        num_processes: extract features of stores; as many as there are cores by default, none: this one.
+def make_dataset(found: Found) -> Dataset:
+    """The data set of the records that were read; what is left out is counted in `found`.
 
     Raises:
         DataError: no record is left.
-        ScheduleError: features of stores are asked for of a GPU's records.
     """
     parts = list(_parts(found))
     if not parts:
         raise DataError("there are no valid records of known devices in these files")
     sources = list(dict.fromkeys(part.source for part in parts))
-    total = sum(len(part.points) for part in parts)
-    jobs: list[Job] = [(p.space.workload.key, p.source.target, p.points) for p in parts]
-    stores = []
-    if with_segments:
-        processes = len(os.sched_getaffinity(0)) if num_processes is None else num_processes
-        with progress_bar(total, "extracting features", "record", progress) as bar:
-            for rows in extract_all(jobs, processes):
-                stores += rows
-                bar.update(len(rows))
     task = np.repeat(np.arange(len(parts), dtype=np.int64), [len(part.points) for part in parts])
     latency_s = np.array([s for part in parts for s in part.seconds], dtype=np.float64)
     return Dataset(
@@ -131,7 +113,6 @@ def make_dataset(found: Found, with_segments: bool, num_processes: int | None = 
         latency_s,
         labels(task, latency_s),
         _join([primitive_rows(part.space, part.points, part.source.target) for part in parts]),
-        Rows.join(stores) if with_segments else None,
     )
 
 
@@ -173,9 +154,6 @@ def describe_dataset(data: Dataset) -> list[str]:
         lines.append(f"device     {device.describe()}: {sum(families.values())} ({by_family})")
     lengths = data.primitives.lengths
     lines.append(f"sequences  {lengths.min()} to {lengths.max()} primitives")
-    if data.segments is not None:
-        stores = data.segments.lengths
-        lines.append(f"segments   {stores.min()} to {stores.max()} stores")
     lines.append(f"per task   {counts.min()} to {counts.max()} records, median {np.median(counts):.0f}")
     occurrences = Counter(task.num_flops for task in data.tasks)
     lines += [f"flops      {flops / 1e6:.3g} M: {num} tasks" for flops, num in occurrences.most_common(8)]

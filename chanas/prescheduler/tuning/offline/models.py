@@ -18,18 +18,28 @@ import numpy as np
 from chanas.errors import CheckpointError, ConfigError, one_line, unknown_name
 from chanas.files.writing import replacing
 from chanas.prescheduler.tuning.offline.boosters import PACKAGES, booster_scores, fit_booster, library_of, load_booster
-from chanas.prescheduler.tuning.offline.dataset import FEATURES, Dataset, Examples, FloatArray
-from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Float32Array, Int64Array, Rows, flatten
+from chanas.prescheduler.tuning.offline.dataset import Dataset, Examples, FloatArray
+from chanas.prescheduler.tuning.offline.primitives import (
+    NUM_VALUES,
+    SLOTS,
+    WIDTH,
+    Float32Array,
+    Int64Array,
+    Rows,
+    flatten,
+)
 
 SCHEMA = 1
 MODELS = ("attention", "mlp", *PACKAGES)
 LOSSES = ("rmse", "lambdarank")
 _BOOSTER = "booster"
+_FEATURES = "primitives"
+"""Features that every model reads, as its file names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """Names of a model: one of `MODELS`, what it was taught by (`LOSSES`), what it reads (`dataset.FEATURES`).
+    """Names of a model: one of `MODELS`, and what it was taught by (`LOSSES`).
 
     Raises:
         ConfigError: a name is unknown, or trees are to learn from pairs.
@@ -37,14 +47,9 @@ class Kind:
 
     model: str = "attention"
     loss: str = "rmse"
-    features: str = "primitives"
 
     def __post_init__(self) -> None:
-        for what, name, known in (
-            ("cost model", self.model, MODELS),
-            ("loss", self.loss, LOSSES),
-            ("features", self.features, FEATURES),
-        ):
+        for what, name, known in (("cost model", self.model, MODELS), ("loss", self.loss, LOSSES)):
             if name not in known:
                 raise ConfigError(unknown_name(what, name, known))
         if self.is_booster and self.loss != "rmse":
@@ -52,22 +57,13 @@ class Kind:
 
     @property
     def is_booster(self) -> bool:
+        """True if it has trees, which read a sequence as one row; networks read primitives one after the other."""
         return self.model in PACKAGES
-
-    @property
-    def flattens(self) -> bool:
-        """True if sequences become one row each."""
-        return self.is_booster and self.features == "primitives"
-
-    @property
-    def is_sequence(self) -> bool:
-        """True if it reads primitives one after the other."""
-        return self.features == "primitives" and not self.is_booster
 
     @property
     def width(self) -> int:
         """Numbers of a row that the model reads."""
-        return len(SLOTS) * (1 + NUM_VALUES) if self.flattens else FEATURES[self.features]
+        return len(SLOTS) * (1 + NUM_VALUES) if self.is_booster else WIDTH
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +98,12 @@ class OfflineModel:
         return -self.slope * self.scores(rows)
 
     def _prepare(self, rows: Rows) -> Rows:
-        if self.kind.is_sequence:
+        if not self.kind.is_booster:
             slots = rows.values[:, : len(SLOTS)]
             which = slots.argmax(axis=1)
             values = (rows.values[:, len(SLOTS) :] - self.mean[which]) / self.deviation[which]
             return Rows(np.hstack([slots, values]), rows.offsets)
-        if self.kind.flattens:
-            rows = Rows(flatten(rows), np.arange(len(rows) + 1, dtype=np.int64))
-        return Rows((rows.values - self.mean) / self.deviation, rows.offsets)
+        return Rows((flatten(rows) - self.mean) / self.deviation, np.arange(len(rows) + 1, dtype=np.int64))
 
     @cached_property
     def _body(self) -> Any:
@@ -125,7 +119,7 @@ def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress
     """A model that learns from some records of a data set.
 
     Raises:
-        ConfigError: the library is not installed, or the data set lacks the features.
+        ConfigError: the library is not installed.
     """
     if kind.is_booster:
         library_of(kind.model)
@@ -144,9 +138,10 @@ def train_further(model: OfflineModel, data: Dataset, chosen: Int64Array, seed: 
 
 def _scales(part: Dataset, kind: Kind) -> tuple[Float32Array, Float32Array]:
     """Mean and deviation of each number that is read; 1 where it is always the same."""
-    values = flatten(part.primitives) if kind.flattens else part.rows(kind.features).values
-    groups = [values]
-    if kind.is_sequence:
+    if kind.is_booster:
+        groups = [flatten(part.primitives)]
+    else:
+        values = part.primitives.values
         which = values[:, : len(SLOTS)].argmax(axis=1)
         groups = [values[which == slot, len(SLOTS) :] for slot in range(len(SLOTS))]
     zeros = np.zeros((1, groups[0].shape[1]), dtype=np.float32)
@@ -154,12 +149,12 @@ def _scales(part: Dataset, kind: Kind) -> tuple[Float32Array, Float32Array]:
     mean = np.array([group.mean(axis=0) for group in groups], dtype=np.float32)
     deviation = np.array([group.std(axis=0) for group in groups], dtype=np.float32)
     deviation = np.where(deviation > 1e-6, deviation, np.float32(1.0))
-    return (mean, deviation) if kind.is_sequence else (mean[0], deviation[0])
+    return (mean[0], deviation[0]) if kind.is_booster else (mean, deviation)
 
 
 def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> OfflineModel:
-    kind, rows = model.kind, model._prepare(part.rows(model.kind.features))
-    examples, is_new = Examples(rows, part.label, part.task), not model.arrays
+    kind, is_new = model.kind, not model.arrays
+    examples = Examples(model._prepare(part.primitives), part.label, part.task)
     if kind.is_booster:
         start = None if is_new else model.arrays[_BOOSTER].tobytes()
         arrays: dict[str, np.ndarray[Any, Any]] = {
@@ -183,7 +178,7 @@ def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> Off
     if not is_new:
         facts["started_from"] = dict(model.facts)
     taught = OfflineModel(kind, model.mean, model.deviation, arrays, facts=facts)
-    return dataclasses.replace(taught, slope=_slope(taught.scores(part.rows(kind.features)), part))
+    return dataclasses.replace(taught, slope=_slope(taught.scores(part.primitives), part))
 
 
 def _slope(score: FloatArray, part: Dataset) -> float:
@@ -206,6 +201,7 @@ def save_model(model: OfflineModel, path: Path) -> None:
     header = {
         "schema": SCHEMA,
         "width": model.kind.width,
+        "features": _FEATURES,
         **dataclasses.asdict(model.kind),
         "slope": model.slope,
         "facts": model.facts,
@@ -231,7 +227,9 @@ def load_model(path: Path) -> OfflineModel:
         with safe_open(path, "numpy") as file:
             header = json.loads((file.metadata() or {})["chanas"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-        kind = Kind(**{name: header[name] for name in ("model", "loss", "features")})
+        if header["features"] != _FEATURES:
+            raise CheckpointError(f"{path} reads {header['features']}, which no model does now; train it again")
+        kind = Kind(model=header["model"], loss=header["loss"])
         if (header["schema"], header["width"]) != (SCHEMA, kind.width):
             raise CheckpointError(
                 f"expected a cost model of schema {SCHEMA} that reads {kind.width} numbers, got schema "

@@ -1,4 +1,4 @@
-"""chanas/prescheduler/cost_model: what holds for every cost model."""
+"""chanas/prescheduler/tuning/cost_model: what holds for every cost model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chanas.compiler.space import Point, ScheduleSpace
 from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.cost_model.base import CostModel
+from chanas.prescheduler.tuning.cost_model.history import CostModel, Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.offline.models import Kind, OfflineModel, save_model
 from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network
@@ -103,6 +103,20 @@ def test_nothing_observed_changes_nothing(name: str) -> None:
     told, untold = (cost_model(name, HERE, seed=3) for _ in range(2))
     told.observe(SPACE, [])
     assert predictions(told) == predictions(untold)
+
+
+def test_another_devices_records_say_nothing_once_they_are_dropped(name: str) -> None:
+    model, untold = (cost_model(name, HERE, seed=3) for _ in range(2))
+    records = sorted(measured(SPACE, 20), key=lambda r: r.seconds or 0.0)
+    prior = Prior(tuple((r.point,) for r in records), np.array([r.seconds for r in records]), HERE)
+    model.history.add_elsewhere(SPACE, prior)
+    forecast = model.predict_from_prior(SPACE, sample(SPACE, 30, seed=9))
+    assert (forecast is None) == (name == "random")
+    assert forecast is None or (forecast.shape == (30,) and np.ptp(forecast) > 0.0)
+    assert model.predict_from_prior(OTHER, sample(OTHER, 5)) is None or name != "random"
+    model.history.drop_elsewhere(SPACE)
+    assert model.predict_from_prior(SPACE, sample(SPACE, 30)) is None
+    assert predictions(model) == predictions(untold)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -16,7 +16,9 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model import gaussian_process
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.cost_model.solving import Problem
 
 from ....compiler.workbench import device, landscape_seconds
 
@@ -91,9 +93,17 @@ def upside_down(records: list[TuningRecord]) -> list[TuningRecord]:
     return [replace(r, seconds=1e-9 / (r.seconds or 1.0)) for r in records]
 
 
+def asked_with(model: GaussianProcessModel, space: ScheduleSpace, monkeypatch: pytest.MonkeyPatch) -> Problem:
+    """The records that a model goes by when it is asked about a space."""
+    solve, problems = model._solve, list[Problem]()
+    monkeypatch.setattr(model, "_solve", lambda problem, x: (problems.append(problem), solve(problem, x))[1])
+    model.predict(space, space.points[:2])
+    return problems[-1]
+
+
 def after_misleading(num_own: int) -> GaussianProcessModel:
     """A model that was misled about `SPACE`, and has then seen some of its records, four at a time."""
-    model = GaussianProcessModel(HERE)
+    model = GaussianProcessModel(History(HERE))
     model.observe(SIMILAR, upside_down(measured(SIMILAR, 60, seed=1, noise=0.03)))
     own = measured(SPACE, num_own, seed=2, noise=0.03)
     for start in range(0, num_own, 4):
@@ -110,32 +120,31 @@ def test_records_that_mislead_are_dropped_after_the_first_batches(monkeypatch: p
     guarded = after_misleading(num_own=16)
     monkeypatch.setattr(gaussian_process, "_MIN_CORRELATION", -2.0)
     trusting = after_misleading(num_own=16)
-    assert guarded._alone == {SPACE.workload.key}
-    assert trusting._alone == set()
+    assert [model.leaves_alone(SPACE.workload.key) for model in (guarded, trusting)] == [True, False]
     assert tau_of(guarded) > tau_of(trusting)
     assert tau_of(after_misleading(num_own=0)) < -0.5
 
 
-def test_a_workload_that_is_left_alone_does_not_leave_others_alone() -> None:
+def test_a_workload_that_is_left_alone_does_not_leave_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = after_misleading(num_own=16)
     alike = schedule_space(Workload("pointwise", 14, 96, 96, epilogue="relu"), HERE)
-    model.predict(alike, alike.points[:2])
-    assert len(model._select(alike.workload.key, with_own=True).y) == 60 + 16
+    assert len(asked_with(model, alike, monkeypatch).y) == 60 + 16
+    assert len(asked_with(model, SPACE, monkeypatch).y) == 16
 
 
 def test_records_that_agree_stay() -> None:
-    model = GaussianProcessModel(HERE)
+    model = GaussianProcessModel(History(HERE))
     model.observe(SIMILAR, measured(SIMILAR, 60, seed=1, noise=0.03))
     own = measured(SPACE, 16, seed=2, noise=0.03)
     for start in range(0, 16, 4):
         model.observe(SPACE, own[start : start + 4])
-    assert model._alone == set()
+    assert not model.leaves_alone(SPACE.workload.key)
     assert tau_of(model) > 0.6
 
 
 def test_the_most_similar_workloads_are_asked() -> None:
     """Hundreds of records of unlike workloads don't drown those of one that is alike."""
-    model = GaussianProcessModel(HERE)
+    model = GaussianProcessModel(History(HERE))
     for size in (112, 96, 80, 56):
         unlike = schedule_space(Workload("pointwise", size, 16, 64), HERE)
         model.observe(unlike, upside_down(measured(unlike, 100, seed=size, noise=0.03)))
@@ -143,14 +152,14 @@ def test_the_most_similar_workloads_are_asked() -> None:
     assert tau_of(model) > 0.6
 
 
-def test_however_many_records_there_are_a_fit_takes_a_few_hundred() -> None:
-    model = GaussianProcessModel(HERE)
+def test_however_many_records_there_are_a_fit_takes_a_few_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = GaussianProcessModel(History(HERE))
     for channels in range(64, 192, 8):
         space = schedule_space(Workload("pointwise", 14, 64, channels), HERE)
         model.observe(space, measured(space, 60, seed=channels, noise=0.03))
     own = measured(SPACE, 60, seed=0, noise=0.03)
     model.observe(SPACE, own)
-    chosen = model._select(SPACE.workload.key, with_own=True)
+    chosen = asked_with(model, SPACE, monkeypatch)
     assert (chosen.groups == 0).sum() == 60
     assert len(chosen.y) == 60 + 128
 

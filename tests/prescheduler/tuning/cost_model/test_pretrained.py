@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from chanas.compiler.backends import schedule_space
+from chanas.core.statistics import FloatArray
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.cost_model.base import FloatArray, Prior
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.guards import rank_correlation
+from chanas.prescheduler.tuning.cost_model.history import History, Prior
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Rows, flatten
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig, rank_correlation
+from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
 from ....compiler.workbench import device, landscape_seconds
 
@@ -29,7 +30,6 @@ class Oracle:
     """Says what `landscape_seconds` of a sequence are: times `sign`, and of the reduction as much as `share`."""
 
     def __init__(self, sign: float = 1.0, share: float = 1.0) -> None:
-        self.kind = SimpleNamespace(features="primitives")
         self.sign, self.share, self.num_asked = sign, share, 0
 
     def log_seconds(self, rows: Rows) -> FloatArray:
@@ -41,7 +41,7 @@ class Oracle:
 
 
 def model_of(**options: Any) -> PretrainedModel:
-    return PretrainedModel(HERE, Oracle(**options))  # type: ignore[arg-type]
+    return PretrainedModel(History(HERE), Oracle(**options))  # type: ignore[arg-type]
 
 
 def measured(num: int, seed: int = 0) -> list[TuningRecord]:
@@ -54,9 +54,9 @@ def tau(model: PretrainedModel) -> float | None:
 
 
 def test_the_first_points_that_are_tried_are_those_that_the_model_thinks_best() -> None:
-    tuner = OperatorTuner(SPACE, model_of(), TuneConfig(random_share=0.0), [], seed=0)
+    tuner = OperatorTuner(SPACE, model_of(), 16, [], seed=0, search=Search(random_share=0.0))
     fastest = sorted(SECONDS.values())
-    assert sorted(SECONDS[p] for p in tuner.propose()) == pytest.approx(fastest[:4])
+    assert sorted(SECONDS[p] for p in tuner.ask(4)) == pytest.approx(fastest[:4])
 
 
 def test_what_is_measured_corrects_the_model() -> None:
@@ -78,7 +78,7 @@ def test_predictions_are_centred_as_the_tuner_centres_seconds() -> None:
 
 
 def test_a_model_that_orders_points_upside_down_is_dropped_for_the_workload() -> None:
-    model, alone = model_of(sign=-1.0), GaussianProcessModel(HERE)
+    model, alone = model_of(sign=-1.0), GaussianProcessModel(History(HERE))
     records = measured(12)
     model.observe(SPACE, records[:3])
     assert not model.is_dropped(SPACE)
@@ -100,7 +100,7 @@ def test_a_model_that_is_right_is_kept() -> None:
 
 def test_each_point_is_asked_for_once() -> None:
     oracle = Oracle()
-    model = PretrainedModel(HERE, oracle)  # type: ignore[arg-type]
+    model = PretrainedModel(History(HERE), oracle)  # type: ignore[arg-type]
     for _ in range(2):
         model.predict(SPACE, SPACE.points)
     model.observe(SPACE, measured(8))
@@ -110,10 +110,12 @@ def test_each_point_is_asked_for_once() -> None:
 def test_another_devices_records_count_beside_the_model_until_they_are_dropped() -> None:
     model, without = model_of(share=-1.0), model_of(share=-1.0)
     records = measured(40)
-    model.transfer(SPACE, Prior(tuple((r.point,) for r in records), np.array([r.seconds for r in records]), HERE))
+    model.history.add_elsewhere(
+        SPACE, Prior(tuple((r.point,) for r in records), np.array([r.seconds for r in records]), HERE)
+    )
     known, alone = tau(model), tau(without)
     assert known is not None
     assert alone is not None
     assert known > alone
-    model.drop(SPACE)
+    model.history.drop_elsewhere(SPACE)
     assert tau(model) == alone

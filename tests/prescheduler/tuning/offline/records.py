@@ -39,4 +39,4 @@ def store_run(
 def dataset(folder: Path, targets: Sequence[HardwareTarget] = (ONE,), num: int = 24) -> Dataset:
     """The data set of one run for each target."""
     runs = [store_run(folder / target.name, target, num=num) for target in targets]
-    return make_dataset(collect(files_of_records(runs)), with_segments=False, progress=False)
+    return make_dataset(collect(files_of_records(runs)))

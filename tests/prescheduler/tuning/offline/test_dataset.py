@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from chanas.compiler.backends import schedule_space
-from chanas.errors import CheckpointError, ConfigError, DataError
+from chanas.errors import CheckpointError, DataError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.offline.dataset import Dataset, load, save
 from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
-from chanas.prescheduler.tuning.offline.segments import WIDTH, segment_rows
 
 from ....compiler.cuda_cases import GPU
 from .records import ONE, TWO, WORKLOADS, dataset, store_run
@@ -46,7 +45,6 @@ def test_what_is_written_is_read_back(data: Dataset, tmp_path: Path) -> None:
     save(data, file)
     read = load(file)
     assert (read.devices, read.tasks, read.points) == (data.devices, data.tasks, data.points)
-    assert read.segments is None
     for name in ("task", "latency_s", "label"):
         assert np.array_equal(getattr(read, name), getattr(data, name))
     assert np.array_equal(read.primitives.values, data.primitives.values)
@@ -55,7 +53,7 @@ def test_what_is_written_is_read_back(data: Dataset, tmp_path: Path) -> None:
 def test_a_point_of_two_files_counts_once(tmp_path: Path) -> None:
     runs = [store_run(tmp_path / name) for name in ("a", "b")]
     assert files_of_records([tmp_path]) == [run / "records.sqlite" for run in runs]
-    assert len(make_dataset(collect(files_of_records([tmp_path])), False)) == 23 * len(WORKLOADS)
+    assert len(make_dataset(collect(files_of_records([tmp_path])))) == 23 * len(WORKLOADS)
 
 
 def test_points_of_other_spaces_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -66,7 +64,7 @@ def test_points_of_other_spaces_are_left_out_and_counted(tmp_path: Path) -> None
     store.add(Workload("squeeze", 7, 32, 32).key, [TuningRecord((1,), 1.0)])
     store.close()
     found = collect([tmp_path / "records.sqlite"])
-    assert make_dataset(found, False).points == (point,)
+    assert make_dataset(found).points == (point,)
     assert found.skipped == {
         "of points outside their spaces": 1,
         "of operators that are not there": 1,
@@ -99,18 +97,20 @@ def test_a_damaged_file_is_refused(data: Dataset, tmp_path: Path, damage: str) -
         load(file)
 
 
-def test_features_of_stores_have_to_be_there(data: Dataset) -> None:
-    with pytest.raises(ConfigError, match="--segments"):
-        data.rows("segments")
-
-
-def test_each_store_of_a_scheduled_function_has_a_row() -> None:
-    workload = WORKLOADS[0]
-    points = schedule_space(workload, ONE).points[:2]
-    rows = segment_rows(workload, ONE, points)
-    assert rows.values.shape == (rows.offsets[-1], WIDTH)
-    assert set(rows.lengths.tolist()) == {2}  # the sums and what follows them
-    assert not np.array_equal(rows.of(np.array([0])).values, rows.of(np.array([1])).values)
+def test_files_from_when_stores_had_features_are_read_unless_they_have_some(data: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "records.npz"
+    save(data, file)
+    with np.load(file) as arrays:
+        content = dict(arrays)
+    header = json.loads(str(content["header"]))
+    header["features"]["segments"] = 172
+    content["header"] = np.array(json.dumps(header))
+    np.savez(file, **content)
+    assert len(load(file)) == len(data)
+    content |= {"segments.values": np.zeros((len(data), 172)), "segments.offsets": np.arange(len(data) + 1)}
+    np.savez(file, **content)
+    with pytest.raises(DataError, match="segments"):
+        load(file)
 
 
 def test_a_description_counts_by_device_and_family(data: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
         train(data, np.arange(8), Kind(model="xgb"))
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "weights", "text"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "weights", "text", "segments"])
 def test_a_damaged_file_is_refused(data: Dataset, tmp_path: Path, damage: str) -> None:
     file = tmp_path / "model.safetensors"
     model = OfflineModel(Kind(model="mlp"), *np.ones((2, 4), dtype=np.float32), {"x": np.ones(3, dtype=np.float32)})
@@ -101,5 +102,8 @@ def test_a_damaged_file_is_refused(data: Dataset, tmp_path: Path, damage: str) -
         file.write_bytes(file.read_bytes()[:-8])
     if damage == "text":
         save_file(load_file(file), file)  # without its header
-    with pytest.raises(CheckpointError, match="cost model"):
+    if damage == "segments":  # features of stores, which models could read once
+        header = {"schema": 1, "width": 172, "model": "mlp", "loss": "rmse", "features": "segments", "slope": 1.0}
+        save_file(load_file(file), file, {"chanas": json.dumps(header | {"facts": {}})})
+    with pytest.raises(CheckpointError, match="segments" if damage == "segments" else "cost model"):
         load_model(file)

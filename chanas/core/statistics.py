@@ -1,0 +1,54 @@
+"""Statistics that models of several parts share: a kernel, its distances, expected improvement, rank correlation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def distances(a: FloatArray, b: FloatArray) -> FloatArray:
+    """float64[N, M]: Euclidean ones between points float64[N, F] and float64[M, F]."""
+    squares = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - (2.0 * a) @ b.T
+    out: FloatArray = np.sqrt(np.maximum(squares, 0.0))
+    return out
+
+
+def matern(distance: FloatArray) -> FloatArray:
+    """Matérn's kernel with ν = 5/2 at distances in units of its length (Rasmussen and Williams, 2006, eq. 4.17)."""
+    scaled = math.sqrt(5.0) * distance
+    out: FloatArray = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
+    return out
+
+
+def expected_improvement(best: float, mean: FloatArray, deviation: FloatArray) -> FloatArray:
+    """float64[N]: E[max(0, best − y)] for normal y (Mockus, 1975; Jones, Schonlau and Welch, 1998, equation 15)."""
+    gain = best - mean
+    z = gain / np.maximum(deviation, 1e-12)
+    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    below = np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in z.tolist()])
+    improvement: FloatArray = np.maximum(gain * below + deviation * density, 0.0)
+    return improvement
+
+
+def kendall_tau(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> float | None:
+    """Kendall's τ-b of two float[N], -1 to 1, or None when one side has no order at all. Takes N² memory."""
+    left, right = np.asarray(truth, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    left_order, right_order = (np.sign(v[:, None] - v).astype(np.int8) for v in (left, right))
+    pairs = float(np.count_nonzero(left_order)) * float(np.count_nonzero(right_order))
+    return float((left_order * right_order).sum(dtype=np.int64)) / math.sqrt(pairs) if pairs else None
+
+
+def tau_beyond_noise(predicted: FloatArray, seconds: FloatArray, noise: float) -> float | None:
+    """Kendall's τ of a prediction, float64[N], over the pairs whose seconds differ by more than `noise`, as a share.
+
+    None if there is no such pair or the prediction is the same for all.
+    """
+    far = np.triu(np.abs(np.log(seconds)[:, None] - np.log(seconds)[None, :]) > noise, k=1)
+    if not far.any() or np.ptp(predicted) == 0.0:
+        return None
+    signs = np.sign(predicted[:, None] - predicted[None, :]) * np.sign(seconds[:, None] - seconds[None, :])
+    return float(signs[far].mean())
