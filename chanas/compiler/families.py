@@ -13,6 +13,7 @@ from chanas.operators.layout import Layout, layout_of
 from chanas.operators.workload import Generality, Workload, check_generality
 
 Compute = Callable[[Workload, int, str, Any, Any, Any], Any]
+Complete = Callable[[Any, Workload, int], Any]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Stages(Generic[Decoded]):
     expression: Callable[[], Compute]
     schedule: Callable[[Any, Workload, Decoded, str, bool], None]
     in_rectangles: bool = False
-    complete: Callable[[Any, Workload, int], Any] | None = None
+    complete: Complete | None = None
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from fast_cases import fast, slow
 from chanas.compiler.backends import BACKENDS, backend_of, schedule_operator, schedule_space
 from chanas.compiler.cases import operator_case
 from chanas.compiler.cpu.families import FAMILIES as CPU_FAMILIES
+from chanas.compiler.cuda.emulator import sequential_error
 from chanas.compiler.cuda.families import FAMILIES as GPU_FAMILIES
-from chanas.compiler.cuda.sequential import sequential_error
 from chanas.compiler.families import Family
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget, gpu_in_dtype

@@ -12,7 +12,7 @@ from typing import Any
 
 from chanas.compiler.cpu import schedules, space
 from chanas.compiler.cpu.batches import over_images
-from chanas.compiler.families import Families, Family, Stages
+from chanas.compiler.families import Complete, Families, Family, Stages
 from chanas.compiler.space import Decoded, Point
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
@@ -108,48 +108,30 @@ _ANY_GROUPS: frozenset[Generality] = _ANY_WINDOW | {"groups"}
 _ANY_PLAIN_WINDOW: frozenset[Generality] = _ANY_WINDOW - {"dilation", "stride"}
 
 
-def _family(spaces: Any, stages: Stages[Any], takes: frozenset[Generality]) -> Family[Any]:
-    return Family(spaces, _alone, takes=takes, stages=stages)
+def _family(
+    op: str, takes: frozenset[Generality], *, in_rectangles: bool = True, complete: Complete | None = None
+) -> Family[Any]:
+    """The family whose space, expression and schedule have the operator's name."""
+    stages = Stages(lambda: getattr(_operators(), op), getattr(schedules, op), in_rectangles, complete)
+    return Family(getattr(space, op), _alone, takes=takes, stages=stages)
 
 
-_POINTWISE = _family(
-    space.pointwise, Stages(lambda: _operators().pointwise, schedules.pointwise), _ANY_STRIDE | {"prologue"}
-)
-_DEPTHWISE = _family(
-    space.depthwise,
-    Stages(lambda: _operators().depthwise, schedules.depthwise, in_rectangles=True),
-    _ANY_WINDOW | {"several outputs of a channel"},
-)
-_POOL = _family(space.pool, Stages(lambda: _operators().pool, schedules.pool), _ANY_MAP)
-_CONV = _family(space.conv, Stages(lambda: _operators().conv, schedules.conv, in_rectangles=True), _ANY_WINDOW)
-
+_BY_OPERATOR = {
+    "conv": _family("conv", _ANY_WINDOW),
+    "blockconv": _family("blockconv", _ANY_GROUPS),
+    "groupconv": _family("groupconv", _ANY_GROUPS),
+    "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended),
+    "winograd2": _family("winograd2", _ANY_PLAIN_WINDOW, complete=_mended),
+    "upconv": _family("upconv", _ANY_PLAIN_WINDOW, complete=_mended),
+    "pointwise": _family("pointwise", _ANY_STRIDE | {"prologue"}, in_rectangles=False),
+    "depthwise": _family("depthwise", _ANY_WINDOW | {"several outputs of a channel"}),
+    "pool": _family("pool", _ANY_MAP, in_rectangles=False),
+}
+_IN_BFLOAT16 = ("conv", "pointwise", "depthwise", "pool")
 FAMILIES = Families(
     "CPUs",
     {
-        ("conv", "float32"): _CONV,
-        ("blockconv", "float32"): _family(
-            space.blockconv, Stages(lambda: _operators().blockconv, schedules.blockconv, True), _ANY_GROUPS
-        ),
-        ("groupconv", "float32"): _family(
-            space.groupconv, Stages(lambda: _operators().groupconv, schedules.groupconv, True), _ANY_GROUPS
-        ),
-        ("winograd", "float32"): _family(
-            space.winograd, Stages(lambda: _operators().winograd, schedules.winograd, True, _mended), _ANY_PLAIN_WINDOW
-        ),
-        ("winograd2", "float32"): _family(
-            space.winograd2,
-            Stages(lambda: _operators().winograd2, schedules.winograd2, True, _mended),
-            _ANY_PLAIN_WINDOW,
-        ),
-        ("upconv", "float32"): _family(
-            space.upconv, Stages(lambda: _operators().upconv, schedules.upconv, True, _mended), _ANY_PLAIN_WINDOW
-        ),
-        ("pointwise", "float32"): _POINTWISE,
-        ("depthwise", "float32"): _DEPTHWISE,
-        ("pool", "float32"): _POOL,
-        ("conv", "bfloat16"): replace(_CONV, takes=frozenset()),
-        ("pointwise", "bfloat16"): replace(_POINTWISE, takes=frozenset()),
-        ("depthwise", "bfloat16"): replace(_DEPTHWISE, takes=frozenset()),
-        ("pool", "bfloat16"): replace(_POOL, takes=frozenset()),
+        **{(op, "float32"): family for op, family in _BY_OPERATOR.items()},
+        **{(op, "bfloat16"): replace(_BY_OPERATOR[op], takes=frozenset()) for op in _IN_BFLOAT16},
     },
 )

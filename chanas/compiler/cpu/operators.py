@@ -117,7 +117,7 @@ def _half_block_sums(
     last = blocks - 1
     acc = _block_sums(workload, (last, pixels, lanes), prefix, read, weights)
     in_pairs = workload.input_precision.per_word == 1
-    tail = (_tail_of_pairs if in_pairs else _tail_of_quads)(workload, shape, prefix, read, weights)
+    tail = (_tail_of_pairs if in_pairs else _tail_of_words)(workload, shape, prefix, read, weights)
 
     def total(b: Any, m: Any, v: Any) -> Any:
         first = v * 2 % lanes
@@ -141,17 +141,18 @@ def _tail_of_pairs(
     return te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
 
 
-def _tail_of_quads(
+def _tail_of_words(
     workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
 ) -> Any:
-    """The same from four values that one load has in all lanes."""
+    """The same from two words that one load has in all lanes."""
     own, (blocks, pixels, lanes) = arithmetic_of(workload.input_precision), shape
-    quads, last, per_block = workload.in_channels // 4, blocks - 1, lanes // 4
+    at_once = 2 * workload.input_precision.per_word
+    quads, last, per_block = workload.in_channels // at_once, blocks - 1, lanes // at_once
     mixed = te.compute((quads, lanes), lambda q, v: weights[last, 2 * q + v % 2, v // 2], name=f"{prefix}mixed")
     q = te.reduce_axis((0, quads), name="q")
 
     def total(m: Any, v: Any) -> Any:
-        values = [read(q // per_block, m, q % per_block * 4 + i) for i in range(4)]
+        values = [read(q // per_block, m, q % per_block * at_once + i) for i in range(at_once)]
         return own.sum(own.products(values, mixed[q, v]), axis=q)
 
     return te.compute((pixels, lanes), total, name=f"{prefix}tail")

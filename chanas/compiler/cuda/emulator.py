@@ -1,6 +1,6 @@
 """A GPU kernel's lowered program, the very one that is printed as CUDA, carried out in numpy: every statement by all
 threads of all blocks at once. So what a thread gets from others is tested where there is no GPU: barriers, sums over
-threads, and which thread holds what of a tensor core's operands.
+threads, and which thread holds what of a tensor core's operands. What the CUDA compiler makes of it is not tested.
 
 What is found beside a wrong result: a read of what another thread of the block wrote with no barrier in between (and a
 write over what another one read), a barrier that some threads of a block don't reach, an access outside a buffer.
@@ -15,22 +15,54 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.cases import operator_case, relative_error
+from chanas.compiler.cuda.build import kernel_program, verify
 from chanas.compiler.cuda.emulator_memory import KernelError, Memory, Moment
+from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.intrinsics import INTRINSICS, WARP
+from chanas.compiler.cuda.operators import output_shape
+from chanas.compiler.space import Point
+from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
+from chanas.operators.workload import Workload
 
 Array = npt.NDArray[Any]
 Thunk = Callable[[], Array]
 Action = Callable[[], None]
 
 _AXES = ("x", "y", "z")
+
+
+def kernel_error(function: Any, workload: Workload, target: HardwareTarget, odd: Sequence[float] = ()) -> float:
+    """Largest error of a kernel, carried out here, relative to the largest magnitude that PyTorch gives; the input has
+    numbers such as NaN if `odd` has some.
+
+    Raises:
+        KernelError: its threads get in each other's way.
+    """
+    output = np.full(output_shape(workload), np.nan, dtype=workload.output_storage)
+    case = operator_case(workload, target, odd)
+    arguments = dict(zip((str(p.name) for p in function.params), [*case.arguments, output], strict=True))
+    run_kernel(kernel_program(verify(function, target), target), arguments)
+    got = output.astype(np.float32).reshape(-1, workload.out_channels)[: len(case.expected)]
+    return relative_error(got, case.expected)
+
+
+def sequential_error(workload: Workload, point: Point, target: HardwareTarget, odd: Sequence[float] = ()) -> float:
+    """`kernel_error` of a schedule point.
+
+    Raises:
+        ScheduleError: the point is not in the workload's space.
+        KernelError: the kernel's threads get in each other's way.
+    """
+    return kernel_error(FAMILIES.program(workload, point, target), workload, target, odd)
 
 
 def run_kernel(kernel: Any, arguments: Mapping[str, Array]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from chanas.compiler.backends import schedule_space
+from chanas.compiler.cuda.emulator import sequential_error
 from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
-from chanas.compiler.cuda.sequential import sequential_error
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.driver import find_gpu

@@ -179,6 +179,13 @@ def test_a_point_has_a_field_for_each_coordinate() -> None:
     )
 
 
+def test_a_field_without_a_coordinate_stands_at_what_its_absence_means() -> None:
+    plain = Workload("pointwise", 7, 48, 96)
+    space = schedule_space(plain, device())
+    assert {c.name for c in space.coordinates} == {"split_m", "split_n", "split_k", "order"}
+    assert (space.decode(space.middle).num_fused, space.decode(space.middle).scales_tiles) == (1, False)
+
+
 @some
 @given(workloads, st.sampled_from([16, 8, 4]))
 def test_loops_are_fused_only_for_several_threads(workload: Workload, lanes: int) -> None:

@@ -13,10 +13,9 @@ from tvm.script import tirx as T
 
 from chanas.compiler.cuda import product as cuda_product
 from chanas.compiler.cuda.build import kernel_program, verify
-from chanas.compiler.cuda.emulator import run_kernel
+from chanas.compiler.cuda.emulator import run_kernel, sequential_error
 from chanas.compiler.cuda.emulator_memory import KernelError
 from chanas.compiler.cuda.intrinsics import HIGH_HALF, INTRINSICS, LOW_HALF, round_to_tf32, tensor_core
-from chanas.compiler.cuda.sequential import sequential_error
 from chanas.compiler.space import Point
 from chanas.errors import MeasureError
 from chanas.operators.workload import Workload

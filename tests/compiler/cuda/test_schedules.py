@@ -1,4 +1,4 @@
-"""schedules.py, product.py and sequential.py of chanas/compiler/cuda: what schedules of several images and of tensor
+"""schedules.py and product.py of chanas/compiler/cuda: what schedules of several images and of tensor
 cores compute, carried out by this machine, is what PyTorch computes; the CUDA text has the loads, barriers and stores
 that it asks for."""
 
@@ -12,12 +12,13 @@ import pytest
 
 from chanas.compiler.backends import schedule_operator, schedule_space
 from chanas.compiler.cuda.build import cuda_source, verify
-from chanas.compiler.cuda.operators import check_operator, input_shape
-from chanas.compiler.cuda.sequential import kernel_error, sequential_error
+from chanas.compiler.cuda.emulator import kernel_error, sequential_error
+from chanas.compiler.cuda.operators import check_operator
 from chanas.compiler.space import Named, Point
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
 from chanas.errors import ScheduleError
+from chanas.operators.layout import ROWS, input_shape
 from chanas.operators.precision import FLOAT16, FLOAT32
 from chanas.operators.workload import Operator, Workload
 
@@ -51,7 +52,7 @@ def test_each_image_has_its_own_gate(batch: int, mma: int) -> None:
 def test_arrays_whose_places_32_bits_do_not_count_are_refused(op: Operator) -> None:
     """Whether it is the input's or the output's."""
     most = Workload(op, 128, 128, 128, batch=1023)
-    assert math.prod(input_shape(most)) < 2**31
+    assert math.prod(input_shape(most, ROWS)) < 2**31
     check_operator(most)
     with pytest.raises(ScheduleError, match=r"^expected arrays of less than 2\^31 values, got .*-b1024; use a smaller"):
         schedule_space(dataclasses.replace(most, batch=1024), GPU)
