@@ -15,6 +15,7 @@ from typing import Any
 
 import chanas
 from chanas.compiler.toolchains import find_linker, no_cross_linker
+from chanas.core.codec import fields_from_json
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
@@ -44,11 +45,12 @@ class Description:
     def from_json(cls, data: dict[str, Any]) -> Description:
         """Raises TargetError: it is of another version of chanas, which says other things."""
         try:
-            return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
-        except (TypeError, KeyError):
+            description: Description = fields_from_json(cls, data)
+        except TypeError:
             raise TargetError(
                 f"the device has chanas {data.get('chanas')}, this is {chanas.__version__}; install the same on both"
             ) from None
+        return description
 
     def check(self, here: dict[str, Any]) -> None:
         """Check that code built here runs on the device and is timed there as it would be here.
@@ -151,7 +153,7 @@ class RemoteDevice:
         answer = here if here.error is not None else self._link.call(connect, _CONNECT_TIMEOUT_S)
         if answer.error is not None:
             if answer.error.kind is not ErrorKind.BUSY and answer.error.exception_class is not MeasureError:
-                self._drop()  # but for the tracker's word, which leaves the link as it is
+                self.stop()  # but for the tracker's word, which leaves the link as it is
             return answer.error
         try:
             description = Description.from_json(answer.result["device"])
@@ -159,7 +161,7 @@ class RemoteDevice:
             if self.description is not None:
                 check_alike(self.description, description, self.key)
         except TargetError:
-            self._drop()  # it is free for others
+            self.stop()  # it is free for others
             raise
         if answer.result.get("warning"):
             logger.warning("a device of key '%s': %s", self.key, answer.result["warning"])
@@ -186,21 +188,18 @@ class RemoteDevice:
         if answer.error.exception_class is MeasureError:  # its worker can't start: no candidate's fault
             raise MeasureError(f"a device of key '{self.key}' can't time: {answer.error.message}")
         self.num_lost += 1
-        self._drop()
+        self.stop()
         raise RunnerLostError(answer.error.message)
 
-    def _drop(self) -> None:
+    def stop(self) -> None:
+        """Give up the session, and the call that another thread may wait for: the device is lost."""
         self.is_there = False
         self._link.stop()
-
-    def stop(self) -> None:
-        """Give up the call that another thread waits for, and the session: the device is lost."""
-        self._drop()
 
     def close(self) -> None:
         """Release the device; it is not taken again."""
         self._closed = True
-        self._drop()
+        self.stop()
         self._link.close()
 
 
