@@ -6,7 +6,7 @@
 
 `--data` is a file of `chanas records export`; with `--run` the records of run directories are collected first, and
 written there. Each model learns from each split's training part, once from all of it and once from the half that
-`sample_by_flops` leaves, and is judged by the same records (`chanas/prescheduler/tuning/offline/metrics.py`). The split
+`sample_by_flops` leaves, and is judged by the same records (`chanas/prescheduler/tuning/offline/judging.py`). The split
 `each_target` leaves out one device after the other: a use of a processor, such as two threads, bfloat16, or AVX2 alone.
 There each model then learns --further so many records of the new device, of tasks drawn whole, and is judged by the
 other tasks beside itself before and beside a model that has learned these alone.
@@ -40,10 +40,9 @@ from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline import dataset, export
 from chanas.prescheduler.tuning.offline.dataset import Dataset
-from chanas.prescheduler.tuning.offline.metrics import judge
+from chanas.prescheduler.tuning.offline.judging import SPLITS, Split, judge, sample_by_flops, split
 from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train, train_further
 from chanas.prescheduler.tuning.offline.primitives import Int64Array
-from chanas.prescheduler.tuning.offline.split import SPLITS, Split, sample_by_flops, split
 from chanas.prescheduler.tuning.tuner import OperatorTuner
 
 EACH_TARGET, WITHOUT = "each_target", "without"

@@ -26,7 +26,6 @@ TORCH_ANYWHERE = (
     "search/accuracy/perceptrons.py",
     "compiler/cases.py",
     "prescheduler/tables/eager.py",
-    "prescheduler/tuning/offline/fit.py",
     "prescheduler/tuning/offline/networks.py",
     "models/sources/libraries.py",
     "models/sources/reference_operators.py",

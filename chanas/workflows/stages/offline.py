@@ -13,7 +13,7 @@ from chanas.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tuning.offline.dataset import Dataset
-    from chanas.prescheduler.tuning.offline.metrics import Metrics
+    from chanas.prescheduler.tuning.offline.judging import Metrics
     from chanas.prescheduler.tuning.offline.models import OfflineModel
     from chanas.prescheduler.tuning.offline.primitives import Int64Array
 
@@ -116,8 +116,8 @@ def teach(data: Path, out: Path, lesson: Lesson, progress: bool = True) -> Taugh
         CheckpointError: the model to begin with cannot be read.
     """
     from chanas.prescheduler.tuning.offline.dataset import load
+    from chanas.prescheduler.tuning.offline.judging import SPLITS
     from chanas.prescheduler.tuning.offline.models import Kind, load_model, save_model, train, train_further
-    from chanas.prescheduler.tuning.offline.split import SPLITS
 
     _check_place(out, ".safetensors")
     if lesson.split not in SPLITS:
@@ -162,7 +162,7 @@ def _parts(data: Dataset, lesson: Lesson) -> tuple[Int64Array, Int64Array]:
     """Places of records to learn from, and to be judged by."""
     import numpy as np
 
-    from chanas.prescheduler.tuning.offline.split import sample_by_flops, split
+    from chanas.prescheduler.tuning.offline.judging import sample_by_flops, split
 
     if lesson.num_records is not None:
         if not 2 <= lesson.num_records < len(data):
@@ -176,7 +176,7 @@ def _parts(data: Dataset, lesson: Lesson) -> tuple[Int64Array, Int64Array]:
 
 
 def _judge(model: OfflineModel, data: Dataset, chosen: Int64Array) -> Metrics:
-    from chanas.prescheduler.tuning.offline.metrics import judge
+    from chanas.prescheduler.tuning.offline.judging import judge
 
     part = data.of(chosen)
     return judge(model.scores(part.primitives), part.label, part.task)

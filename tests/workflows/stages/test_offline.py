@@ -50,7 +50,7 @@ def test_a_model_is_taught_and_goes_on_with_another_device(files: tuple[Path, Pa
     one, two = files
     first = teach(one, tmp_path / "one.safetensors", Lesson(model="mlp", split="by_task"), progress=False)
     assert first.metrics.pairwise_accuracy > 0.8
-    assert first.lines[0] == "model      mlp, rmse, primitives"
+    assert first.lines[0] == "model      mlp, rmse"
     assert first.before is None
     again = Lesson(init=tmp_path / "one.safetensors", num_records=40)
     second = teach(two, tmp_path / "two.safetensors", again, progress=False)

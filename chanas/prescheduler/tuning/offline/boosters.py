@@ -7,16 +7,20 @@ single row in which every primitive has a place.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from chanas.errors import ConfigError
 from chanas.prescheduler.tuning.offline.dataset import Examples, FloatArray
-from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
-from chanas.prescheduler.tuning.offline.split import held_out
+from chanas.prescheduler.tuning.offline.judging import held_out
+from chanas.prescheduler.tuning.offline.primitives import Int64Array, Rows
 
 PACKAGES = {"xgb": "xgboost", "lgbm": "lightgbm"}
+_ARRAY = "booster"
 _ROUNDS, _MORE_ROUNDS, _PATIENCE = 300, 30, 50
 _XGB = {
     "max_depth": 6,
@@ -73,16 +77,48 @@ class _Part:
         return float(np.sqrt((self.residuals(score) ** 2).mean()))
 
 
-def fit_booster(name: str, examples: Examples, seed: int, start: bytes | None = None) -> bytes:
-    """Teach trees, or add some to those that are there; the model in the library's own text form.
+@dataclass(frozen=True)
+class BoosterLearner:
+    """The `Learner` of trees; what they learned is one array, the bytes of the library's own text form.
 
     Raises:
         ConfigError: the library is not installed.
     """
-    library = library_of(name)
-    learning, judging = (_Part(examples.of(chosen)) for chosen in held_out(len(examples.label), seed))
-    fit = _fit_xgb if name == "xgb" else _fit_lgbm
-    return fit(library, learning, judging, seed, start)
+
+    name: str
+
+    def __post_init__(self) -> None:
+        library_of(self.name)
+
+    def fit(
+        self, examples: Examples, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Teach trees, or add some to those of `start`."""
+        learning, judging = (_Part(examples.of(chosen)) for chosen in held_out(len(examples.label), seed))
+        fit = _fit_xgb if self.name == "xgb" else _fit_lgbm
+        content = fit(
+            library_of(self.name), learning, judging, seed, None if start is None else start[_ARRAY].tobytes()
+        )
+        return {_ARRAY: np.frombuffer(content, dtype=np.uint8)}
+
+    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Callable[[Rows], FloatArray]:
+        """Scores float64[N] of normalised rows: the sums of the rows' scores."""
+        library, content = library_of(self.name), arrays[_ARRAY].tobytes()
+        if self.name == "lgbm":
+            trees = library.Booster(model_str=content.decode())
+        else:
+            trees = library.Booster()
+            trees.load_model(bytearray(content))
+
+        def scores(rows: Rows) -> FloatArray:
+            values = rows.values
+            if self.name == "xgb":
+                by_row = trees.predict(library.DMatrix(values), output_margin=True)
+            else:
+                by_row = trees.predict(values, raw_score=True)
+            return _sums(rows.owners, by_row, len(rows))
+
+        return scores
 
 
 def _fit_xgb(library: Any, learning: _Part, judging: _Part, seed: int, start: bytes | None) -> bytes:
@@ -123,30 +159,6 @@ def _fit_lgbm(library: Any, learning: _Part, judging: _Part, seed: int, start: b
         init_model=None if start is None else library.Booster(model_str=start.decode()),
     )
     return bytes(booster.model_to_string(num_iteration=booster.best_iteration or -1).encode())
-
-
-def load_booster(name: str, content: bytes) -> Any:
-    """A model from its text form.
-
-    Raises:
-        ConfigError: the library is not installed.
-    """
-    library = library_of(name)
-    if name == "lgbm":
-        return library.Booster(model_str=content.decode())
-    booster = library.Booster()
-    booster.load_model(bytearray(content))
-    return booster
-
-
-def booster_scores(name: str, booster: Any, rows: Rows) -> FloatArray:
-    """float64[N]: the sums of the rows' scores, higher is faster."""
-    values: Float32Array = rows.values
-    if name == "xgb":
-        by_row = booster.predict(library_of(name).DMatrix(values), output_margin=True)
-    else:
-        by_row = booster.predict(values, raw_score=True)
-    return _sums(rows.owners, by_row, len(rows))
 
 
 def _sums(owners: Int64Array, score: FloatArray, num: int) -> FloatArray:

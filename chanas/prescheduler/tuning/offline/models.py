@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from chanas.errors import CheckpointError, ConfigError, one_line, unknown_name
 from chanas.files.writing import replacing
-from chanas.prescheduler.tuning.offline.boosters import PACKAGES, booster_scores, fit_booster, library_of, load_booster
+from chanas.prescheduler.tuning.offline.boosters import PACKAGES, BoosterLearner
 from chanas.prescheduler.tuning.offline.dataset import Dataset, Examples, FloatArray
 from chanas.prescheduler.tuning.offline.primitives import (
     NUM_VALUES,
@@ -32,9 +33,21 @@ from chanas.prescheduler.tuning.offline.primitives import (
 SCHEMA = 1
 MODELS = ("attention", "mlp", *PACKAGES)
 LOSSES = ("rmse", "lambdarank")
-_BOOSTER = "booster"
 _FEATURES = "primitives"
 """Features that every model reads, as its file names them."""
+
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Learner(Protocol):
+    """A way to learn the order of records from normalised rows (`boosters`, `networks`)."""
+
+    def fit(self, examples: Examples, seed: int, start: Arrays | None, progress: bool) -> Arrays:
+        """Learn, or go on from what `start` has; returns arrays by name."""
+
+    def load(self, arrays: Arrays) -> Callable[[Rows], FloatArray]:
+        """Scores float64[N] of rows by what was learned: higher is faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +74,18 @@ class Kind:
         return self.model in PACKAGES
 
     @property
+    def learner(self) -> Learner:
+        """
+        Raises:
+            ConfigError: the library is not installed.
+        """
+        if self.is_booster:
+            return BoosterLearner(self.model)
+        from chanas.prescheduler.tuning.offline.networks import NetworkLearner
+
+        return NetworkLearner(self.model, self.loss)
+
+    @property
     def width(self) -> int:
         """Numbers of a row that the model reads."""
         return len(SLOTS) * (1 + NUM_VALUES) if self.is_booster else WIDTH
@@ -80,18 +105,13 @@ class OfflineModel:
     kind: Kind
     mean: Float32Array
     deviation: Float32Array
-    arrays: Mapping[str, np.ndarray[Any, Any]]
+    arrays: Arrays
     slope: float = 1.0
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def scores(self, rows: Rows) -> FloatArray:
         """float64[N]: higher is faster; after `rmse` these stand for labels."""
-        prepared = self._prepare(rows)
-        if self.kind.is_booster:
-            return booster_scores(self.kind.model, self._body, prepared)
-        from chanas.prescheduler.tuning.offline.fit import scores
-
-        return scores(self._body, prepared, self.kind.loss)
+        return self._score(self._prepare(rows))
 
     def log_seconds(self, rows: Rows) -> FloatArray:
         """float64[N]: log seconds up to a constant for each task."""
@@ -106,13 +126,8 @@ class OfflineModel:
         return Rows((flatten(rows) - self.mean) / self.deviation, np.arange(len(rows) + 1, dtype=np.int64))
 
     @cached_property
-    def _body(self) -> Any:
-        """The network, or the trees."""
-        if self.kind.is_booster:
-            return load_booster(self.kind.model, self.arrays[_BOOSTER].tobytes())
-        from chanas.prescheduler.tuning.offline.networks import read_network
-
-        return read_network(self.kind.model, self.kind.width, self.arrays)
+    def _score(self) -> Callable[[Rows], FloatArray]:
+        return self.kind.learner.load(self.arrays)
 
 
 def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress: bool = True) -> OfflineModel:
@@ -121,8 +136,6 @@ def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress
     Raises:
         ConfigError: the library is not installed.
     """
-    if kind.is_booster:
-        library_of(kind.model)
     part = data.of(chosen)
     return _learn(OfflineModel(kind, *_scales(part, kind), {}), part, seed, progress)
 
@@ -153,31 +166,18 @@ def _scales(part: Dataset, kind: Kind) -> tuple[Float32Array, Float32Array]:
 
 
 def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> OfflineModel:
-    kind, is_new = model.kind, not model.arrays
+    start = model.arrays or None
     examples = Examples(model._prepare(part.primitives), part.label, part.task)
-    if kind.is_booster:
-        start = None if is_new else model.arrays[_BOOSTER].tobytes()
-        arrays: dict[str, np.ndarray[Any, Any]] = {
-            _BOOSTER: np.frombuffer(fit_booster(kind.model, examples, seed, start), dtype=np.uint8)
-        }
-    else:
-        from chanas.prescheduler.tuning.offline.fit import FINE_TUNING, fit_network
-        from chanas.prescheduler.tuning.offline.networks import arrays_of, make_network, read_network
-
-        network = make_network(kind.model, kind.width, seed)
-        if not is_new:
-            network = read_network(kind.model, kind.width, model.arrays)
-        fit_network(network, examples, kind.loss, seed, None if is_new else FINE_TUNING, progress)
-        arrays = {**arrays_of(network)}
+    arrays = model.kind.learner.fit(examples, seed, start, progress)
     facts = {
         "devices": sorted({part.devices[part.tasks[t].device].key for t in np.unique(part.task)}),
         "num_records": len(part),
         "num_tasks": len(np.unique(part.task)),
         "seed": seed,
     }
-    if not is_new:
+    if start is not None:
         facts["started_from"] = dict(model.facts)
-    taught = OfflineModel(kind, model.mean, model.deviation, arrays, facts=facts)
+    taught = OfflineModel(model.kind, model.mean, model.deviation, arrays, facts=facts)
     return dataclasses.replace(taught, slope=_slope(taught.scores(part.primitives), part))
 
 
@@ -237,9 +237,7 @@ def load_model(path: Path) -> OfflineModel:
             )
         body = {name.removeprefix("body."): array for name, array in arrays.items() if name.startswith("body.")}
         model = OfflineModel(kind, arrays["mean"], arrays["deviation"], body, float(header["slope"]), header["facts"])
-        if kind.is_booster:
-            library_of(kind.model)
-        assert model._body is not None
+        assert model._score is not None
         return model
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, ConfigError):

@@ -1,18 +1,30 @@
-"""Neural cost models of sequences, after TenSet's (Zheng et al., 2021), smaller; and the losses that teach them.
+"""Neural cost models of sequences, after TenSet's (Zheng et al., 2021), smaller; the losses that teach them; and their
+training: shuffled batches, Adam, and an end when held-out records get no better.
 
 Shapes: B records, L rows of the longest, F numbers of a row, H hidden units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from chanas.core.progress import progress_bar
+from chanas.prescheduler.tuning.offline.dataset import Examples, FloatArray
+from chanas.prescheduler.tuning.offline.judging import held_out
+from chanas.prescheduler.tuning.offline.primitives import WIDTH, Int64Array, Rows
+
 HIDDEN, HEADS = 64, 4
+_BATCH, _ASKED_AT_ONCE = 128, 4096
+_WEIGHT_DECAY, _CLIP = 1e-6, 0.5
 
 
 class SegmentSumMLP(nn.Module):
@@ -103,3 +115,120 @@ LOSSES = {"rmse": square_loss, "lambdarank": lambda_rank}
 
 def _encoder(num_features: int, hidden: int) -> nn.Module:
     return nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+
+
+# ---- training -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """Effort of a training."""
+
+    num_epochs: int = 60
+    learning_rate: float = 3e-3
+    patience: int = 10
+    """Epochs without a better loss on held-out records (TenSet: a sixth of all)."""
+
+
+FINE_TUNING = Schedule(num_epochs=30, learning_rate=5e-4, patience=30)
+
+
+@dataclass(frozen=True)
+class NetworkLearner:
+    """The `Learner` of one of `NETWORKS`, which one of `LOSSES` teaches."""
+
+    name: str
+    loss: str
+
+    def fit(
+        self, examples: Examples, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Teach a network, or one with the weights of `start` further."""
+        network = make_network(self.name, WIDTH, seed) if start is None else read_network(self.name, WIDTH, start)
+        with _one_thread():
+            _fit(network, examples, self.loss, seed, Schedule() if start is None else FINE_TUNING, progress)
+        return {**arrays_of(network)}
+
+    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Callable[[Rows], FloatArray]:
+        """Scores float64[N] of normalised rows; for `rmse` in (0, 1), as labels are."""
+        network = read_network(self.name, WIDTH, arrays)
+        return lambda rows: _scores(network, rows, self.loss)
+
+
+def _fit(network: nn.Module, examples: Examples, loss: str, seed: int, schedule: Schedule, progress: bool) -> None:
+    """Teach a network; it ends with the weights of the epoch that was best on held-out records."""
+    learning, judging = (examples.of(chosen) for chosen in held_out(len(examples.label), seed))
+    rng = np.random.default_rng(seed)
+    optimiser = torch.optim.Adam(network.parameters(), lr=schedule.learning_rate, weight_decay=_WEIGHT_DECAY)
+    best, best_state, since = _loss_of(network, judging, loss), copy.deepcopy(network.state_dict()), 0
+    with progress_bar(schedule.num_epochs, "training", "epoch", progress) as bar:
+        for _ in range(schedule.num_epochs):
+            network.train()
+            for chosen in _batches(learning.task, loss, rng):
+                optimiser.zero_grad()
+                value = _batch_loss(network, learning.of(chosen), loss)
+                value.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(network.parameters(), _CLIP)
+                optimiser.step()
+            bar.update()
+            now, since = _loss_of(network, judging, loss), since + 1
+            if now < best:
+                best, best_state, since = now, copy.deepcopy(network.state_dict()), 0
+            elif since >= schedule.patience:
+                break
+    network.load_state_dict(best_state)
+    network.eval()
+
+
+def _scores(network: nn.Module, rows: Rows, loss: str) -> FloatArray:
+    parts = []
+    with torch.inference_mode(), _one_thread():
+        for start in range(0, len(rows), _ASKED_AT_ONCE):
+            chosen = np.arange(start, min(start + _ASKED_AT_ONCE, len(rows)), dtype=np.int64)
+            score: Tensor = network(*padded(rows.of(chosen)))
+            parts.append((torch.sigmoid(score) if loss == "rmse" else score).numpy())
+    found: FloatArray = np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+    return found
+
+
+def padded(rows: Rows) -> tuple[Tensor, Tensor]:
+    """[B, L, F] with zeros where a record has fewer rows than L, and bool[B, L] where there is one."""
+    lengths = rows.lengths
+    there = np.arange(lengths.max(initial=1))[None, :] < lengths[:, None]
+    x = np.zeros((*there.shape, rows.values.shape[1]), dtype=np.float32)
+    x[there] = rows.values
+    return torch.from_numpy(x), torch.from_numpy(there)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one core: the networks are small, the others build and time, and sums come out the same each time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _batches(task: Int64Array, loss: str, rng: np.random.Generator) -> Iterator[Int64Array]:
+    """Places in random order; for a loss of pairs, records of one task side by side."""
+    order = rng.permutation(len(task)).astype(np.int64)
+    if loss != "rmse":
+        place = rng.permutation(int(task.max()) + 1)
+        order = order[np.argsort(place[task[order]], kind="stable")]
+    parts = [order[i : i + _BATCH] for i in range(0, len(order), _BATCH)]
+    yield from (parts[i] for i in rng.permutation(len(parts)))
+
+
+def _batch_loss(network: nn.Module, examples: Examples, loss: str) -> Tensor:
+    score = network(*padded(examples.rows))
+    return LOSSES[loss](score, torch.from_numpy(examples.label), torch.from_numpy(examples.task))
+
+
+def _loss_of(network: nn.Module, examples: Examples, loss: str) -> float:
+    """The loss without learning from it."""
+    network.eval()
+    order = np.argsort(examples.task, kind="stable").astype(np.int64)
+    parts = [order[i : i + 2048] for i in range(0, len(order), 2048)]
+    with torch.inference_mode():
+        values = [float(_batch_loss(network, examples.of(part), loss)) for part in parts]
+    return float(np.average(values, weights=[len(part) for part in parts]))

@@ -14,7 +14,7 @@ from chanas.errors import CheckpointError, ConfigError
 from chanas.prescheduler.tuning.offline import boosters
 from chanas.prescheduler.tuning.offline.boosters import PACKAGES
 from chanas.prescheduler.tuning.offline.dataset import Dataset
-from chanas.prescheduler.tuning.offline.metrics import Metrics, judge
+from chanas.prescheduler.tuning.offline.judging import Metrics, judge, split
 from chanas.prescheduler.tuning.offline.models import (
     MODELS,
     Kind,
@@ -24,7 +24,6 @@ from chanas.prescheduler.tuning.offline.models import (
     train,
     train_further,
 )
-from chanas.prescheduler.tuning.offline.split import split
 
 from .records import ONE, TWO, dataset
 
