@@ -99,13 +99,27 @@ class TunedOperation:
         return self.step.reads
 
 
+@dataclass(frozen=True, eq=False)
+class TunedBlock:
+    """The operators of a search's block as one function, with the schedule of each.
+
+    Its packed weights (`folding.pack_block`) are one array that the program does not hold.
+    """
+
+    block: BlockConfig
+    points: tuple[Point, ...]
+    reads: tuple[int, ...]
+    value: Value
+    name: ClassVar[str] = "block"
+
+
 Emit = Callable[[Any, Sequence[Any], int], Any]
 """Relax's expression of an operation, from a block builder, the expressions that it reads, and lanes."""
 
 
 @dataclass(frozen=True, eq=False)
 class OtherOperation:
-    """An operation that the compiler's own definitions compute, with one schedule for all such (`generic`).
+    """An operation that the compiler's own definitions compute, with one schedule for all such (`cpu.generic`).
 
     name       for people
     reads      values, and constants as they are
@@ -138,20 +152,6 @@ class MapView:
     value: Value
     copied: tuple[tuple[int, Part], ...]
     name: ClassVar[str] = "view"
-
-
-@dataclass(frozen=True, eq=False)
-class TunedBlock:
-    """The operators of a search's block as one function, with the schedule of each.
-
-    Its packed weights (`folding.pack_block`) are one array that the program does not hold.
-    """
-
-    block: BlockConfig
-    points: tuple[Point, ...]
-    reads: tuple[int, ...]
-    value: Value
-    name: ClassVar[str] = "block"
 
 
 Operation = TunedOperation | TunedBlock | OtherOperation | MapView

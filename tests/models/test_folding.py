@@ -25,12 +25,6 @@ SHAPE = (1, 6, 9, 7)
 def both(network: nn.Module) -> tuple[Graph, Graph, float]:
     """A network's graph as it is read and simplified, and the largest difference of the two from PyTorch."""
     torch.manual_seed(0)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2.0)
-            module.weight.data.uniform_(0.5, 2.0)
-            module.bias.data.normal_()
     model = opened_program("net", torch.export.export(network.eval(), (torch.zeros(SHAPE),)), {})
     read = read_graph(model.proto, model.inputs)
     simple = simplify(read)
@@ -105,30 +99,13 @@ def test_what_is_nearly_an_activation_keeps_its_numbers(function: Callable[[torc
     assert error < 1e-5
 
 
-def test_batch_normalisation_goes_into_the_convolution_before_it() -> None:
-    layers = nn.Conv2d(6, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8)
-    _, graph, error = both(nn.Sequential(*layers))
-    assert describe(graph) == {"conv2d": 2}
-    assert error < 1e-4
-
-
-def test_batch_normalisation_before_a_convolution_stays() -> None:
-    """As a product and a sum: padding is zeros after it, so that it can't go into the weights that follow."""
-    _, graph, error = both(nn.Sequential(nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 8, 3, padding=1)))
-    assert describe(graph) == {"multiply": 1, "add": 1, "activation": 1, "conv2d": 1}
-    assert error < 1e-4
-
-
-class Shared(nn.Module):
-    """A convolution whose output is read before and after its batch normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.conv(x)
-        return self.norm(y) + y.relu()
+def batch_norm(channels: int) -> nn.BatchNorm2d:
+    layer = nn.BatchNorm2d(channels)
+    nn.init.uniform_(layer.running_var, 0.5, 2.0)
+    nn.init.uniform_(layer.weight, 0.5, 2.0)
+    for tensor in (layer.running_mean, layer.bias):
+        nn.init.normal_(tensor)
+    return layer
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -136,91 +113,82 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x) * torch.linspace(0.5, 2, x.shape[1]).reshape(1, -1, 1, 1) / 3.0 + 0.25
 
 
-BEFORE = {
-    "a convolution of single pixels": (nn.Conv2d(6, 4, 1), {}),
-    "one without padding": (nn.Conv2d(6, 4, 3, 2), {}),
-    "one of groups": (nn.Conv2d(6, 4, 3, groups=2), {}),
-    "one of each channel": (nn.Conv2d(6, 6, 3, groups=6), {}),
-    "one with padding": (nn.Conv2d(6, 4, 3, padding=1), {"multiply": 1, "divide": 1, "add": 1}),
+def of(function: Callable[..., torch.Tensor], *layers: nn.Module) -> Spelled:
+    """A function of layers and an input."""
+    network = Spelled(lambda x: function(*layers, x))
+    network.layers = nn.ModuleList(layers)
+    return network
+
+
+def behind_scales(layer: nn.Module) -> Spelled:
+    return of(lambda layer, x: layer(scaled(x)), layer)
+
+
+def normalised_and_not(conv: nn.Module, norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(x)
+    return norm(y) + y.relu()
+
+
+def scaled_for_two(conv: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = torch.relu(x) * 3.0
+    return conv(y) * y
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """The same thing computed twice, and something that nobody reads."""
+    _ = torch.tanh(x) * 3.0
+    return torch.sigmoid(x) + torch.sigmoid(x)
+
+
+MATRICES = torch.randn(6, 7, 5)
+CONV = {"activation": 1, "conv2d": 1}
+SIMPLIFIED: dict[str, tuple[nn.Module, dict[str, int]]] = {
+    "a normalisation goes into the convolution before it": (
+        nn.Sequential(nn.Conv2d(6, 8, 3, bias=False), batch_norm(8), nn.Conv2d(8, 8, 3, groups=8), batch_norm(8)),
+        {"conv2d": 2},
+    ),
+    "one before a padded convolution stays": (
+        nn.Sequential(batch_norm(6), nn.ReLU(), nn.Conv2d(6, 8, 3, padding=1)),
+        {"multiply": 1, "add": 1, **CONV},
+    ),
+    "weights that another node needs as they are stay": (
+        of(normalised_and_not, nn.Conv2d(6, 6, 1), batch_norm(6)),
+        {"multiply": 1, "add": 2, **CONV},
+    ),
+    "a scale and a shift before a convolution of single pixels": (
+        behind_scales(nn.Conv2d(6, 4, 1)),
+        CONV,
+    ),
+    "before one without padding": (behind_scales(nn.Conv2d(6, 4, 3, 2)), CONV),
+    "before one of groups": (behind_scales(nn.Conv2d(6, 4, 3, groups=2)), CONV),
+    "before one of each channel": (behind_scales(nn.Conv2d(6, 6, 3, groups=6)), CONV),
+    "before one with padding, which is zeros after them": (
+        behind_scales(nn.Conv2d(6, 4, 3, padding=1)),
+        {"multiply": 1, "divide": 1, "add": 1, **CONV},
+    ),
+    "before a dense layer": (
+        of(lambda dense, x: dense(torch.tanh(x[:, :, 0, 0]) * torch.arange(6.0) - 1), nn.Linear(6, 5)),
+        {"slice": 2, "reshape": 2, "activation": 1, "matmul": 1},
+    ),
+    "before several matrices they stay": (
+        Spelled(lambda x: (torch.tanh(x[0]) * torch.arange(7.0) + 1) @ MATRICES),
+        {"reshape": 1, "activation": 1, "multiply": 1, "add": 1, "matmul": 1},
+    ),
+    "a scale that others read too stays for them": (of(scaled_for_two, nn.Conv2d(6, 6, 1)), {"multiply": 2, **CONV}),
+    "a scale after a dense layer": (
+        of(lambda d, x: d(torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)) * 2.0, nn.Linear(6, 5)),
+        {"mean": 1, "reshape": 1, "matmul": 1},
+    ),
+    "common and dead code are left out": (Spelled(twice), {"activation": 1, "add": 1}),
 }
 
 
-@pytest.mark.parametrize(("layer", "left"), BEFORE.values(), ids=BEFORE)
-def test_a_scale_and_a_shift_before_a_convolution_go_into_it_unless_it_pads(
-    layer: nn.Module, left: dict[str, int]
-) -> None:
-    _, simple, error = both(nn.Sequential(Spelled(scaled), layer))
-    assert error < 1e-5
-    assert describe(simple) == {"activation": 1, "conv2d": 1, **left}
-
-
-def test_a_scale_before_a_dense_layer_goes_into_it() -> None:
-    dense = nn.Linear(6, 5)
-    network = Spelled(lambda x: dense(torch.tanh(x[:, :, 0, 0]) * torch.arange(6.0) - 1))
-    network.dense = dense
-    _, simple, error = both(network)
-    assert error < 1e-5
-    assert not {"multiply", "subtract", "add"} & set(describe(simple))
-
-
-def test_a_scale_before_several_matrices_stays() -> None:
-    weights = torch.randn(6, 7, 5)
-    _, simple, error = both(Spelled(lambda x: (torch.tanh(x[0]) * torch.arange(7.0) + 1) @ weights))
-    assert error < 1e-5
-    assert describe(simple)["multiply"] == 1
-
-
-def test_a_scale_that_others_read_too_stays_for_them() -> None:
-    layer = nn.Conv2d(6, 6, 1)
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        y = torch.relu(x) * 3.0
-        return layer(y) * y
-
-    network = Spelled(function)
-    network.layer = layer
-    _, simple, error = both(network)
+@pytest.mark.parametrize("name", SIMPLIFIED)
+def test_a_simplified_network_has_these_operators(name: str) -> None:
+    network, operators = SIMPLIFIED[name]
+    _, graph, error = both(network)
+    assert describe(graph) == operators
     assert error < 1e-4
-    assert describe(simple)["multiply"] == 2
-
-
-def test_weights_that_another_node_needs_as_they_are_stay() -> None:
-    _, graph, error = both(Shared())
-    assert describe(graph)["multiply"] == 1
-    assert error < 1e-4
-
-
-class Dense(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(6, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)) * 2.0
-
-
-def test_a_dense_layer_is_one_product_with_a_bias() -> None:
-    _, graph, error = both(Dense())
-    assert Counter(n.op for n in graph.nodes)["matmul"] == 1
-    assert all(n.op in ("mean", "reshape", "matmul") for n in graph.nodes)
-    (product,) = (n for n in graph.nodes if n.op == "matmul")
-    assert graph.shape_of(product.reads[1]) == (6, 5)
-    assert graph.shape_of(product.reads[2]) == (5,)
-    assert error < 1e-5
-
-
-class Twice(nn.Module):
-    """The same thing computed twice, and something that nobody reads."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        _ = torch.tanh(x) * 3.0
-        return torch.sigmoid(x) + torch.sigmoid(x)
-
-
-def test_common_and_dead_code_are_left_out() -> None:
-    _, graph, error = both(Twice())
-    assert describe(graph) == {"activation": 1, "add": 1}
-    assert error < 1e-6
 
 
 class Halves(nn.Module):
