@@ -70,7 +70,7 @@ def fails(*wanted: tuple[BlockConfig, Schedules]) -> Any:
 
     def seconds(asked: Any) -> float | str:
         block = block_of(asked)
-        gone = block is not None and (block, [tuple(p) for p in asked.points]) in planted
+        gone = block is not None and (block, [tuple(p) for p in asked.what.points]) in planted
         return "worker: gone" if gone else synthetic_seconds(asked)
 
     return seconds
@@ -163,7 +163,7 @@ def test_operators_are_tuned_as_cold_as_the_surroundings_say(session: Session, p
 def test_a_family_that_does_not_work_ends_it_before_anything_is_tuned(session: Session, pool: SyntheticPool) -> None:
     build = pool.build
     pool.build = lambda request, timeout_s: (  # type: ignore[method-assign]
-        answered(failed("crash: planted")) if is_preflight(request.library) else build(request, timeout_s)
+        answered(failed("crash: planted")) if is_preflight(request.path) else build(request, timeout_s)
     )
     with pytest.raises(MeasureError, match="crash: planted"):
         session.require_families(tuned_workloads(BLOCKS, HOST), Effort(trials=3))
