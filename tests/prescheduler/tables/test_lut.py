@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,18 @@ def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
     assert half.rows.items() <= whole.lut.rows.items()
 
 
+def test_a_table_says_what_all_runs_took_that_made_it(
+    run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(jobs, "progress_bar", interrupted_bar(5))
+        fill(run)
+    first_s, synthetic_pool.timing_s = synthetic_pool.timing_s, 0.0
+    header = LatencyLUT.load(fill(run).path).header
+    assert header.timing_s == pytest.approx(first_s + synthetic_pool.timing_s)
+    assert (header.built_in_s or 0.0) > 0.0
+
+
 def block_timings(pool: SyntheticPool) -> list[str]:
     """Which blocks were timed, in order."""
     keys = {b.key for b in ALL_BLOCKS}
@@ -392,6 +404,32 @@ def test_an_operator_that_never_works_makes_holes_of_its_blocks(
         fill(run)
     missing = LatencyLUT.load(run.lut(HOST.name)).missing(ALL_BLOCKS)
     assert missing == [b for b in ALL_BLOCKS if b.kind == "stem"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "gone"),
+    [
+        (lambda asked: block_of(asked) == STEM, [STEM]),
+        (lambda asked: family_of(asked) == "conv", [b for b in ALL_BLOCKS if b.kind == "stem"]),
+    ],
+)
+def test_a_row_of_what_works_no_more_is_taken_out(
+    run: RunDirectory,
+    synthetic_pool: SyntheticPool,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: Callable[[Any], bool],
+    gone: list[BlockConfig],
+) -> None:
+    before = fill(run).lut
+    store = RecordStore(run.records, HOST)
+    store._db.execute("DELETE FROM records WHERE workload LIKE 'conv-%'")
+    store._db.commit()
+    store.close()
+    monkeypatch.setattr(records, "BLOCK_VERSION", records.BLOCK_VERSION + 1)
+    synthetic_pool.seconds = lambda asked: "crash" if fails(asked) else synthetic_seconds(asked)
+    with pytest.raises(MeasureError, match=STEM.key):
+        fill(run)
+    assert LatencyLUT.load(run.lut(HOST.name)).rows.keys() == before.rows.keys() - {b.key for b in gone}
 
 
 def test_a_block_that_fails_at_its_best_schedules_gets_the_next_best(

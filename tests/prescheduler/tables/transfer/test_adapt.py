@@ -151,6 +151,14 @@ def tried(pool: SyntheticPool) -> list[tuple[str, tuple[int, ...]]]:
     return [(a.what.workload.key, tuple(a.what.point)) for a in asked]
 
 
+def test_each_operator_has_three_trials_before_any_has_a_fourth(run: RunDirectory, wide: LatencyLUT) -> None:
+    pool = SyntheticPool(narrow_seconds)
+    to_narrow(run, pool, wide, trials=6)
+    asked = [key for key, _ in tried(pool)]
+    first = asked[: next(i for i, key in enumerate(asked) if asked[:i].count(key) == 3)]
+    assert {first.count(key) for key in asked if asked.count(key) >= 3} == {3}
+
+
 @pytest.mark.parametrize("target", [NARROW, dataclasses.replace(WIDE, name="cpu-bf16", dtype="bfloat16")])
 def test_schedules_for_other_vectors_or_another_dtype_are_mapped_and_a_few_are_tried(
     run: RunDirectory, wide: LatencyLUT, target: HardwareTarget
