@@ -327,6 +327,20 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     return ScheduleSpace(workload, coordinates, ConvPoint, legal)
 
 
+def _shapes(
+    rows: int, columns: int, vectors: Collection[int], limit: int, narrow: bool = False
+) -> set[tuple[int, int, int]]:
+    """Rows, columns and vectors of the tiles of at most `limit` sums; several rows where a tile has all columns, or
+    anywhere in a narrow map."""
+    return {
+        (h_i, w_i, n_i)
+        for _, h_i in factorisations(rows, 2, limit)
+        for w_o, w_i in factorisations(columns, 2, limit)
+        for n_i in vectors
+        if h_i * w_i * n_i <= limit and (narrow or h_i == 1 or w_o == 1)
+    }
+
+
 def _tile_of_sums(columns: Axis, h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
     """The tile of a convolution of windows whose reduction is ordered so."""
     if reduction == ReductionOrder.TAPS_OUTSIDE:
@@ -363,13 +377,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     )
 
     tile = functools.partial(_tile_of_sums, columns)
-    shapes = [
-        (tile_rows, w_i, n_i)
-        for _, tile_rows in factorisations(rows.output, 2, limit)
-        for w_o, w_i in factorisations(tiled, 2, limit)
-        for _, n_i in factorisations(blocks, 2, limit)
-        if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
-    ]
+    shapes = _shapes(rows.output, tiled, {n for _, n in factorisations(blocks, 2, limit)}, limit)
     reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
@@ -423,13 +431,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
 
     tile = functools.partial(_tile_of_sums, columns)
     by_name = {c.name: c.options for c in coordinates}
-    shapes = {
-        (tile_rows, w_i, n_i)
-        for _, tile_rows in factorisations(rows.output, 2, limit)
-        for w_o, w_i in by_name["split_w"]
-        for n_i in {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}
-        if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
-    }
+    shapes = _shapes(rows.output, tiled, {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}, limit)
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in by_name["split_k"] for (r,) in by_name["reduce"]}
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
@@ -489,13 +491,8 @@ def _sums_of_bands(
         _padding_choice(workload),
     )
     narrow = columns <= _NARROW_COLUMNS
-    shapes = {
-        (rows * w_i, n_i)
-        for _, rows in factorisations(size, 2, limit)
-        for w_o, w_i in factorisations(columns, 2, limit)
-        for _, n_i in factorisations(blocks, 2, limit)
-        if rows * w_i * n_i <= limit and (narrow or rows == 1 or w_o == 1)
-    }
+    all_blocks = {n for _, n in factorisations(blocks, 2, limit)}
+    shapes = {(rows * w, n) for rows, w, n in _shapes(size, columns, all_blocks, limit, narrow)}
     fewest_places = min(fewest_places, max(m for m, _ in shapes))
     shapes = {(m, n) for m, n in shapes if m >= fewest_places}
     steps = [k * taps for _, k in k_options]
