@@ -142,6 +142,16 @@ def test_records_that_agree_stay() -> None:
     assert tau_of(model) > 0.6
 
 
+def test_only_the_first_records_judge() -> None:
+    model = GaussianProcessModel(History(HERE))
+    model.observe(SIMILAR, measured(SIMILAR, 60, seed=1, noise=0.03))
+    own = measured(SPACE, 40, seed=2, noise=0.03)
+    for start in range(0, 8, 4):
+        model.observe(SPACE, own[start : start + 4])
+    model.observe(SPACE, upside_down(own[8:]))
+    assert not model.leaves_alone(SPACE.workload.key)
+
+
 def test_the_most_similar_workloads_are_asked() -> None:
     """Hundreds of records of unlike workloads don't drown those of one that is alike."""
     model = GaussianProcessModel(History(HERE))
