@@ -35,6 +35,7 @@ from common import Figure, finish
 from evolution_speed import synthetic_accuracy
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.effort import TableEffort
 from chanas.core.genome import FloatArray, Genomes, decode, encode, sample
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
@@ -115,10 +116,11 @@ def reachable_range(lut: LatencyLUT, space: SearchSpace) -> tuple[float, float]:
 
 def made_table(folder: Path, trials: int, progress: bool) -> LatencyLUT:
     """A latency table of `mbv3-32` on this machine."""
-    from chanas.workflows.stages.tuning import Tuning, preschedule
+    from chanas.workflows.stages.tuning import preschedule
 
     run = RunDirectory(folder)
-    return preschedule(run, space=SPACE, num_classes=NUM_CLASSES, tuning=Tuning(trials), progress=progress).lut
+    effort = TableEffort(trials=trials)
+    return preschedule(run, space=SPACE, num_classes=NUM_CLASSES, effort=effort, progress=progress).lut
 
 
 # ---- 1: winners measured --------------------------------------------------------------------------------------------

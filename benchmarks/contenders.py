@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from chanas.devices.cores import split_cores
-from chanas.measuring.local.locks import device_lock
+from chanas.measuring.locks import device_lock
 
 _WORKER = Path(__file__).resolve().parent / "contender_worker.py"
 

@@ -44,7 +44,7 @@ from peers import PEERS, open_peers, peer_calls, peer_s
 from chanas.compiler.space import Point
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.workload import Workload
 
 if TYPE_CHECKING:

@@ -79,14 +79,14 @@ def operators(target: HardwareTarget) -> dict[str, list[Workload]]:
 
 def compiled(workload: Workload, point: Point, target: HardwareTarget) -> Compiled:
     """One point through all stages, or up to the one at which it fails."""
+    from chanas.compiler.backends import schedule_operator
     from chanas.compiler.cuda.build import cuda_source, verify
-    from chanas.compiler.cuda.families import schedule_gpu_operator
     from chanas.compiler.cuda.nvrtc import compile_cubin
 
     ends = [time.process_time()]
     figures = error = None
     try:
-        function = schedule_gpu_operator(workload, point, target)
+        function = schedule_operator(workload, point, target)
         ends.append(time.process_time())
         verified = verify(function, target)
         ends.append(time.process_time())
@@ -103,13 +103,13 @@ def measure(
     target: HardwareTarget, kind: str, workloads: Sequence[Workload], num_points: int, seed: int
 ) -> dict[str, Any]:
     """A row of the table: random points of random operators of one kind."""
-    from chanas.compiler.cuda.families import gpu_space
+    from chanas.compiler.backends import schedule_space
 
     rng = np.random.default_rng(seed)
     found: list[Compiled] = []
     while len(found) <= num_points:
         workload = workloads[rng.integers(len(workloads))]
-        points = gpu_space(workload, target).sample(POINTS_EACH, rng)
+        points = schedule_space(workload, target).sample(POINTS_EACH, rng)
         found += [compiled(workload, point, target) for point in points]
     found = found[1 : 1 + num_points]
     legal = [one for one in found if one.legal]

@@ -36,7 +36,7 @@ from chanas.errors import ChanasError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
-    from chanas.measuring.outcomes import Outcome
+    from chanas.measuring.messages import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
 
 GOALS = {"eager": 1.6, "torch_compile_graphs": 1.2, "torch_compile": 1.2}
@@ -91,7 +91,8 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     from tuning import tune_blocks
 
     from chanas.compiler.cases import mean_network_weight_bytes
-    from chanas.prescheduler.tables.lut import Surroundings
+    from chanas.operators.steps import device_workloads
+    from chanas.prescheduler.blocks import Surroundings
     from chanas.prescheduler.tables.networks import compile_networks
 
     blocks = torchvision_blocks(module)
@@ -102,15 +103,11 @@ def compiled(folder: Path, target: HardwareTarget, module: Any, trials: int, see
     if outcome.seconds is None:
         raise MeasureError(f"the network could not be compiled and timed: {outcome.error}")
     whole = {"sum_of_blocks_s": sum(lut.block_s(b) for b in blocks), "whole_s": outcome.seconds}
-    return job, {"tuning": tuned.to_json(), **whole, "num_launches": launches(lut, job, target)}
-
-
-def launches(lut: Any, job: NetworkJob, target: HardwareTarget) -> int:
-    """Kernels of a network; its CUDA graph is one launch."""
-    from chanas.compiler.cuda.graph import network_program, num_launches
-    from chanas.prescheduler.tables.networks import block_points
-
-    return num_launches(network_program(job.blocks, block_points(lut, job.blocks), target))
+    return job, {
+        "tuning": tuned.to_json(),
+        **whole,
+        "num_launches": sum(len(device_workloads(block, target)) for block in blocks),
+    }
 
 
 def compare(
@@ -120,14 +117,14 @@ def compare(
     import numpy as np
 
     torch = importlib.import_module("torch")
-    from chanas.compiler.cuda.reference import image_planes
+    from chanas.bundle.runtimes import packed_parameters
     from chanas.devices.cuda_runtime import CUDADevice
-    from chanas.network.folding import pack_block_rows
+    from chanas.operators.layout import PLAIN
 
     device = CUDADevice(target.l2_bytes)
     machine = device.load(job.library)
-    packed = [a for b, p in zip(job.blocks, job.parameters, strict=True) for a in pack_block_rows(b, p, target.dtype)]
-    images, output = device.tensor(image_planes(job.images)), machine["new_output"]()
+    packed = packed_parameters(job.blocks, job.parameters, target)
+    images, output = device.tensor(PLAIN.pack(job.images)), machine["new_output"]()
     arguments = (images, *(device.tensor(a) for a in packed), output)
     half = target.dtype == "float16"
     network = module.cuda().to(memory_format=torch.channels_last, dtype=torch.float16 if half else torch.float32)

@@ -8,7 +8,7 @@ from typing import Any
 
 def default_module(program: Any, target: Any) -> Any:
     """The `ProgramModule` in which each operator has the best of its default points."""
-    from chanas.models.module import program_module
+    from chanas.compiler.cpu.module import program_module
     from chanas.prescheduler.ideas import ranked_points
 
     chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}

@@ -60,13 +60,13 @@ def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, se
     from chanas.prescheduler.records.store import TuningRecord
     from chanas.prescheduler.tuning.cost_model.history import CostModel
     from chanas.prescheduler.tuning.cost_model.models import cost_model
-    from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+    from chanas.prescheduler.tuning.tuner import OperatorTuner
 
     models: dict[str, CostModel] = {}
     num, start = 0, time.thread_time()
     for workload in workloads:
         model = models.setdefault(workload.op, cost_model("gp", target, seed))
-        tuner = OperatorTuner(schedule_space(workload, target), model, TuneConfig(num_trials=TRIALS), [], seed)
+        tuner = OperatorTuner(schedule_space(workload, target), model, TRIALS, [], seed)
         while points := tuner.ask(4):
             num += len(points)
             tuner.tell([TuningRecord(p, invented_s(workload, p), 1e-9) for p in points])
@@ -89,20 +89,20 @@ def batches_stored_per_s(target: HardwareTarget, folder: Path, num: int) -> floa
 def kbytes(workloads: Sequence[Workload], target: HardwareTarget, folder: Path, seed: int) -> tuple[float, float]:
     """Median kilobytes of a compiled random point of each operator, and of its case."""
     from chanas.compiler.backends import schedule_space
-    from chanas.compiler.cpu.reference import operator_case
-    from chanas.measuring.local.pool import WorkerPool
-    from chanas.measuring.requests import BuildOperator
+    from chanas.compiler.cases import operator_case
+    from chanas.measuring.fleet import WorkerPool
+    from chanas.measuring.messages import Build, OperatorAt
 
     rng, libraries, cases = np.random.default_rng(seed), [], []
     with WorkerPool(target) as pool:
         for number, workload in enumerate(workloads):
             library, case = folder / f"{number}.so", folder / f"{number}.npz"
             (point,) = schedule_space(workload, target).sample(1, rng)
-            build = BuildOperator(target=target, library=library, workload=workload, point=point)
+            build = Build(target=target, what=OperatorAt(workload, point), path=library)
             answer = pool.build(build, 60.0).result()
             if answer.error is not None:
                 raise SystemExit(f"host_costs: error: {workload.key} was not built: {answer.error}")
-            operator_case(workload, target.vector_lanes).save(case)
+            operator_case(workload, target).save(case)
             libraries.append(library.stat().st_size / 1e3)
             cases.append(case.stat().st_size / 1e3)
     return statistics.median(libraries), statistics.median(cases)

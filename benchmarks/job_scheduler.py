@@ -194,13 +194,13 @@ def differences_in_turns(names: Sequence[str], folder: Path) -> dict[str, float]
 def table_difference(name: str, alone: Path, together: Path) -> float:
     """How much slower the slowest blocks of a table are at the schedules found side by side than at those found alone,
     in sum. Both are compiled anew and timed in turns; blocks with the same schedules are not: they are as fast."""
-    from chanas.compiler.backends import case_of
+    from chanas.compiler.cases import case_of
     from chanas.core.arch import SearchSpace
     from chanas.core.latency import LatencyLUT
     from chanas.devices.host import load_used
     from chanas.files.scratch import scratch_folder
-    from chanas.measuring.local.pool import WorkerPool
-    from chanas.measuring.requests import BuildBlock, MeasureInTurns
+    from chanas.measuring.fleet import WorkerPool
+    from chanas.measuring.messages import BlockAt, Build, Measure
 
     tables = [LatencyLUT.load(path) for path in (alone, together)]
     blocks = SearchSpace.load(REAL_JOBS[name]["space"]).all_blocks(REAL_JOBS[name]["num_classes"])
@@ -217,9 +217,9 @@ def table_difference(name: str, alone: Path, together: Path) -> float:
                 case_of(block, target).save(case)
                 for i, own in enumerate(schedules):
                     points = [point for _, point in own]
-                    build = BuildBlock(target=target, library=library / f"{i}.so", block=block, points=points)
+                    build = Build(target=target, what=BlockAt(block, points), path=library / f"{i}.so")
                     pool.build(build, TIMEOUT_S).result()
-                timed = pool.measure(MeasureInTurns(library=library, case=case, num=2, settings=IN_TURNS), TIMEOUT_S)
+                timed = pool.measure(Measure(library=library, case=case, num=2, settings=IN_TURNS), TIMEOUT_S)
                 seconds = [member.timing.seconds for member in timed.result().members]
             sums_s = [total + own for total, own in zip(sums_s, seconds, strict=True)]
     return sums_s[1] / sums_s[0] - 1.0

@@ -30,12 +30,12 @@ from typing import Any
 from common import Figure, finish
 
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import TableEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError, ConfigError
 from chanas.files.run import RunDirectory
-from chanas.workflows.stages.tuning import Tuning
 
 QUICK_SPACE, NUM_CLASSES = "mbv3-32", 1000
 GOAL_SPACE, GOAL_MINUTES = "mbv3", 60.0
@@ -98,10 +98,9 @@ def fill(
     summary = preschedule(
         run,
         usage=Usage(threads=target.num_threads, dtype=target.dtype_name),
-        tuning=Tuning(num_trials=num_trials, sub_spaces=sub_spaces, num_calibration=0),
+        effort=TableEffort(trials=num_trials, seed=seed, sub_spaces=tuple(sub_spaces), calibrate=0),
         space=space.name,
         num_classes=NUM_CLASSES,
-        seed=seed,
     )
     wall_s = time.monotonic() - start
     chosen = [s for s in space.sub_spaces if s.key in sub_spaces]

@@ -31,13 +31,13 @@ from typing import Any
 from common import Figure, finish
 
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
-from chanas.workflows.stages.tuning import Tuning
 
 SPACE, NUM_CLASSES = "mbv3-32", 10
 GOAL_PERCENT = 15.0
@@ -129,18 +129,18 @@ def fresh_table(
     folder: Path, num_trials: int, sub_space: SubSpace | None, seed: int
 ) -> tuple[SearchSpace, int, LatencyLUT]:
     """A table of the demo's space made by the prescheduler itself; of one sub-space alone, without calibration."""
-    from chanas.workflows.stages.tuning import DEFAULT_CALIBRATION, preschedule
+    from chanas.workflows.stages.tuning import DEFAULT_EFFORT, preschedule
 
     summary = preschedule(
         RunDirectory(folder),
         space=SPACE,
         num_classes=NUM_CLASSES,
-        tuning=Tuning(
-            num_trials=num_trials,
+        effort=TableEffort(
+            trials=num_trials,
+            seed=seed,
             sub_spaces=() if sub_space is None else (sub_space.key,),
-            num_calibration=DEFAULT_CALIBRATION if sub_space is None else 0,
+            calibrate=DEFAULT_EFFORT.calibrate if sub_space is None else 0,
         ),
-        seed=seed,
     )
     return SearchSpace.load(SPACE), NUM_CLASSES, summary.lut
 

@@ -170,7 +170,7 @@ def tune_operator(
 
         device = HardwareTarget.from_json(target)
         goal = device.tvm_target()
-        arguments = operator_arguments(Workload.from_json(workload), device.vector_lanes)
+        arguments = operator_arguments(Workload.from_json(workload), device)
         function = te.create_prim_func(list(arguments)).with_attr("global_symbol", "main")
         database = ms.tune_tir(
             function,

@@ -119,7 +119,7 @@ def compiled_bundles(
     from random_networks import random_job, write_random_bundle
     from tuning import tune_blocks
 
-    from chanas.prescheduler.tables.lut import surroundings
+    from chanas.prescheduler.blocks import surroundings
 
     space = SearchSpace.load(DEMO_SPACE)
     around = surroundings(space, DEMO_CLASSES, dtype=target.dtype)
@@ -161,8 +161,8 @@ def compiled_torchvision(
     from tuning import time_operators, tune_blocks
 
     from chanas.compiler.cases import mean_network_weight_bytes
-    from chanas.measuring.local.pool import WorkerPool
-    from chanas.prescheduler.tables.lut import Surroundings
+    from chanas.measuring.fleet import WorkerPool
+    from chanas.prescheduler.blocks import Surroundings
 
     name = "mobilenetv3"
     module = mobilenet_v3_large(seed)

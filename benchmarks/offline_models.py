@@ -43,7 +43,7 @@ from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.judging import SPLITS, Split, judge, sample_by_flops, split
 from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train, train_further
 from chanas.prescheduler.tuning.offline.primitives import Int64Array
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner
 
 EACH_TARGET, WITHOUT = "each_target", "without"
 _QUICK_RECORDS = 2000
@@ -130,7 +130,7 @@ def play(data: Dataset, parts: Split, model: OfflineModel, seeds: int) -> dict[s
             ("gp", GaussianProcessModel(History(device))),
             (model.kind.model, PretrainedModel(History(device), model)),
         ):
-            tuner = OperatorTuner(space, cost_model, TuneConfig(num_trials=max(_MARKS)), [], seed)
+            tuner = OperatorTuner(space, cost_model, max(_MARKS), [], seed)
             tried: list[float] = []
             while points := tuner.ask(4):
                 tuner.tell([TuningRecord(point, seconds[point], 0.0) for point in points])

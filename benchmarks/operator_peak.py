@@ -39,14 +39,14 @@ from peers import PEERS, open_peers, peer_calls, peer_s
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 
 if TYPE_CHECKING:
     from tuning import Tuned
 
-    from chanas.measuring.outcomes import Outcome
+    from chanas.measuring.messages import Outcome
 
 SPACE, NUM_CLASSES, SUB_SPACE = "mbv3", 1000, SubSpace(224, 1.0)
 MIN_FLOPS = 2_000_000
@@ -192,7 +192,7 @@ def measure(num_trials: int, step: int, rounds: int, min_round_s: float, seed: i
     """Tune and time one in `step` of the workloads."""
     from tuning import WARM, time_operators, tune_operators  # not at the top: --help answers at once
 
-    from chanas.prescheduler.tables.lut import surroundings
+    from chanas.prescheduler.blocks import surroundings
 
     target, cold = load_target("cpu"), surroundings(SearchSpace.load(SPACE), NUM_CLASSES)
     pointwise, depthwise = workloads_of("pointwise", MIN_FLOPS)[::step], workloads_of("depthwise")[::step]

@@ -12,7 +12,7 @@ from chanas.compiler.cases import random_network
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.target import HardwareTarget, tvm_version
-from chanas.network.folding import Array
+from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import NetworkJob
 
 # Keeps these architectures apart from any that a table of the same seed was calibrated against.

@@ -16,7 +16,7 @@ from contenders import timing_core
 from operator_peak import FmaPeak
 
 from chanas.core.arch import BlockConfig
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.messages import Outcome
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 

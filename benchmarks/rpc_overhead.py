@@ -45,13 +45,11 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
-from chanas.measuring.requests import BuildOperator, Measure, Ping
+from chanas.measuring.messages import Build, Measure, OperatorAt, Ping
 
 if TYPE_CHECKING:
-    from chanas.measuring.answers import Answer
-    from chanas.measuring.local.pool import WorkerPool
-    from chanas.measuring.remote.device import RemoteDevice
-    from chanas.measuring.remote.pool import RemotePool
+    from chanas.measuring.fleet import Fleet, WorkerPool
+    from chanas.measuring.messages import Answer
     from chanas.measuring.remote.tracker import Address
 
 SPACE, NUM_CLASSES, KEY = "mbv3-32", 10, "loopback"
@@ -87,7 +85,7 @@ class Kernel:
     remote_s: list[float] = field(default_factory=list)
     local_overhead_s: list[float] = field(default_factory=list)
     remote_overhead_s: list[float] = field(default_factory=list)
-    build: BuildOperator | None = None
+    build: Build | None = None
 
     @property
     def ratio(self) -> float:
@@ -192,7 +190,7 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     import numpy as np
 
     from chanas.compiler.backends import schedule_space
-    from chanas.compiler.cpu.reference import operator_case
+    from chanas.compiler.cases import operator_case
     from chanas.operators.steps import block_workloads
 
     rng = np.random.default_rng(seed)
@@ -202,24 +200,24 @@ def compiled_kernels(pool: WorkerPool, target: HardwareTarget, num: int, folder:
     asked = []
     for i, workload in enumerate(chosen):
         kernel = Kernel(workload.key, folder / f"{i}.so", folder / f"{i}.npz")
-        operator_case(workload, target.vector_lanes).save(kernel.case)
+        operator_case(workload, target).save(kernel.case)
         (point,) = schedule_space(workload, target).sample(1, rng)
-        kernel.build = BuildOperator(target=target, library=kernel.library, workload=workload, point=point)
+        kernel.build = Build(target=target, what=OperatorAt(workload, point), path=kernel.library)
         asked.append((kernel, pool.build(kernel.build, _TIMEOUT_S)))
     return [kernel for kernel, future in asked if future.result().error is None]
 
 
-def compare(kernels: Sequence[Kernel], pool: WorkerPool, device: RemoteDevice, num_rounds: int) -> list[str]:
+def compare(kernels: Sequence[Kernel], pool: WorkerPool, device: Fleet, num_rounds: int) -> list[str]:
     """Time every kernel here and there, in turns; errors of those that failed."""
 
     def here(kernel: Kernel) -> Answer:
         return pool.measure(kernel.timing, _TIMEOUT_S).result()
 
     def there(kernel: Kernel) -> Answer:
-        return device.call(kernel.timing, _TIMEOUT_S)
+        return device.measure(kernel.timing, _TIMEOUT_S).result()
 
-    pool.measure(Ping(), _TIMEOUT_S).result()
-    device.call(Ping(), _TIMEOUT_S)
+    for each in (pool, device):
+        each.measure(Ping(), _TIMEOUT_S).result()
     errors = []
     for number in range(num_rounds):
         for kernel in kernels:
@@ -238,7 +236,7 @@ def compare(kernels: Sequence[Kernel], pool: WorkerPool, device: RemoteDevice, n
     return errors
 
 
-def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: RemoteDevice, num: int) -> int:
+def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: Fleet, num: int) -> int:
     """How many of `num` timings fail when a process is killed in the middle of them."""
     hit: list[int] = []
 
@@ -253,7 +251,7 @@ def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: Remote
     for i in range(num):
         timing = kernels[i % len(kernels)].timing
         longer = replace(timing, settings=replace(timing.settings, repeats=20, min_repeat_s=0.005))
-        failed += device.call(longer, _TIMEOUT_S).error is not None
+        failed += device.measure(longer, _TIMEOUT_S).result().error is not None
     timer.join()
     if not hit:
         raise SystemExit("rpc_overhead: error: nothing was killed")
@@ -262,14 +260,15 @@ def lost_by(killed: Callable[[], int], kernels: Sequence[Kernel], device: Remote
 
 def rates(kernels: Sequence[Kernel], target: HardwareTarget, address: Address, num_rounds: int) -> dict[str, Figure]:
     """Timings, and candidates built and timed, in a second on one device and on two, in turns."""
-    from chanas.measuring.remote.pool import RemotePool, held_devices
+    from chanas.measuring.remote.held import HeldDevices, held_devices
 
     seconds: dict[str, float] = {}
     with held_devices(address, KEY, num_devices=2) as held:
         for number in range(num_rounds + 1):
             for num in (1, 2):
-                with RemotePool(held.devices[:num], target.num_threads) as pool:
-                    pool.warm_up()
+                with HeldDevices(held.devices[:num], held.target).pool(target) as pool:
+                    for started in [pool.build(Ping(), _TIMEOUT_S) for _ in range(pool.num_builders)]:
+                        started.result()
                     spent = {f"timings_per_s_{num}": seconds_of_timings(kernels, pool)}
                     spent[f"candidates_per_s_{num}"] = seconds_of_candidates(kernels, pool)
                 if number:  # the first one starts workers and sends cases
@@ -277,7 +276,7 @@ def rates(kernels: Sequence[Kernel], target: HardwareTarget, address: Address, n
     return {name: Figure(num_rounds * len(kernels) / s) for name, s in sorted(seconds.items())}
 
 
-def seconds_of_timings(kernels: Sequence[Kernel], pool: RemotePool) -> float:
+def seconds_of_timings(kernels: Sequence[Kernel], pool: Fleet) -> float:
     """Seconds that timing all kernels takes."""
     start = time.monotonic()
     for future in [pool.measure(k.timing, _TIMEOUT_S) for k in kernels]:
@@ -285,7 +284,7 @@ def seconds_of_timings(kernels: Sequence[Kernel], pool: RemotePool) -> float:
     return time.monotonic() - start
 
 
-def seconds_of_candidates(kernels: Sequence[Kernel], pool: RemotePool) -> float:
+def seconds_of_candidates(kernels: Sequence[Kernel], pool: Fleet) -> float:
     """Seconds that building and timing them all takes."""
     from chanas.measuring.candidates import Candidate, CandidatePipeline
 
@@ -293,7 +292,17 @@ def seconds_of_candidates(kernels: Sequence[Kernel], pool: RemotePool) -> float:
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     for i, k in enumerate(kernels):
         assert k.build is not None
-        line.submit(Candidate(i, k.build, k.timing, keep_library=True))
+        line.submit(
+            Candidate(
+                token=i,
+                what=k.build.what,
+                target=k.build.target,
+                library=k.library,
+                case=k.case,
+                settings=TIMING,
+                keep_library=True,
+            )
+        )
     while line.num_in_flight:
         list(line.finished())
     return time.monotonic() - start
@@ -313,7 +322,7 @@ def worker_of(server: int) -> int:
 
 def compare_devices(target: HardwareTarget, num: int, num_rounds: int, seed: int, quick: bool) -> None:
     """The part of `--devices`."""
-    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.fleet import WorkerPool
 
     num_cores = len(os.sched_getaffinity(0))
     try:
@@ -347,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     num, num_rounds = options.num or (4 if options.quick else 24), options.rounds or (2 if options.quick else 5)
 
-    from chanas.measuring.local.pool import WorkerPool
+    from chanas.measuring.fleet import Fleet, WorkerPool
     from chanas.measuring.remote.device import RemoteDevice
 
     target = load_target("cpu")
@@ -359,14 +368,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder,
             WorkerPool(target) as pool,
             loopback_server() as (address, server),
-            contextlib.closing(RemoteDevice(address, KEY, target.num_threads, target.dtype_name)) as device,
+            contextlib.closing(RemoteDevice(address, KEY, target.num_threads, target.dtype_name)) as remote,
         ):
+            remote.connect()
             kernels = compiled_kernels(pool, target, num, Path(folder), options.seed)
-            errors = compare(kernels, pool, device, num_rounds)
             num_with_loss = 10 if options.quick else _NUM_WITH_LOSS
-            lost_timings = lost_by(lambda: worker_of(server), kernels, device, num_with_loss)
-            lost_with_session = lost_by(lambda: session_of(server), kernels, device, num_with_loss)
-            num_lost = device.num_lost
+            with Fleet([], [remote], overlap=True, key=KEY) as device:
+                errors = compare(kernels, pool, device, num_rounds)
+                lost_timings = lost_by(lambda: worker_of(server), kernels, device, num_with_loss)
+                lost_with_session = lost_by(lambda: session_of(server), kernels, device, num_with_loss)
+            num_lost = remote.num_lost
     except ChanasError as error:
         raise SystemExit(f"rpc_overhead: error: {error}") from error
 

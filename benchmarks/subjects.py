@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from chanas.bundle.codesign import CoDesign
-from chanas.bundle.runtimes import compiled_network
+from chanas.bundle.runtimes import compiled_network, packed_parameters
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.files.writing import read_json, write_json
-from chanas.network.folding import BN_EPSILON, Array, pack_block
+from chanas.network.folding import BN_EPSILON
+from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import NetworkJob
 
 NUM_CLASSES, RESOLUTION = 1000, 224
@@ -91,8 +92,7 @@ def write_torchvision(path: Path, module: Any, job: NetworkJob, target: Hardware
     from safetensors.torch import save_file
 
     path.mkdir(parents=True)
-    lanes, dtype = target.vector_lanes, target.dtype
-    packed = [pack_block(b, tensors, lanes, dtype) for b, tensors in zip(job.blocks, job.parameters, strict=True)]
+    packed = packed_parameters(job.blocks, job.parameters, target)
     arrays: dict[str, Any] = {f"block{i}": array for i, array in enumerate(packed)}
     np.savez(path / _PARAMETERS, **arrays)
     save_file(module.state_dict(), path / _WEIGHTS)

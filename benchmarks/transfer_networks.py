@@ -49,15 +49,15 @@ from tune_share import medians_in_turns
 from chanas.compiler.space import Point
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import TURNS
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.models.program import Program
+    from chanas.compiler.program import Program
+    from chanas.core.effort import NetworkEffort
     from chanas.workflows.models.chain import LoadedModel
-    from chanas.workflows.models.effort import Effort
 
 NETWORKS = ("resnet50", "mobilenet_v2", "inception_v3")
 COLD, WARM, LIKE, SHARE, TAUGHT, SOURCE, TWIN = "cold", "warm", "like", "share", "taught", "source", "twin"
@@ -66,7 +66,6 @@ REPORTED = (*WAYS, TWIN)
 QUICK_NETWORK, QUICK_PIXELS, QUICK_MINUTES = "squeezenet1_1", 64, 0.2
 CLOSE, DEFAULT_MINUTES, LONGEST_PAUSE_S, ROUNDS = 1.05, 10.0, 60.0, 41
 DEFAULT_SHARE = 0.5
-TURNS, MIN_TURN_S = 15, 0.002
 OTHER_SEED = 1000
 
 Trial = tuple[str, Point, float | None, float]
@@ -75,26 +74,26 @@ Judged = Mapping[tuple[str, Point], float]
 """Seconds of points, all of an operator timed in turns."""
 
 
-def tuned_network(loaded: LoadedModel, folder: Path, threads: int, effort: Effort, seed: int) -> TunedNetwork:
+def tuned_network(loaded: LoadedModel, folder: Path, threads: int, effort: NetworkEffort) -> TunedNetwork:
     """The network in `folder`/network, tuned now unless it is there; its records lie in the folder."""
     from chanas.workflows.models.chain import Model
 
     if not (folder / "network").is_dir():
-        tuned = loaded.tune(Usage("cpu", threads), effort=effort, run=RunDirectory(folder), seed=seed)
+        tuned = loaded.tune(Usage("cpu", threads), effort=effort, run=RunDirectory(folder))
         tuned.build().save(folder / "network")
     return Model.open(folder / "network")
 
 
-def effort_of(way: str, source: str, options: argparse.Namespace) -> Effort:
+def effort_of(way: str, source: str, options: argparse.Namespace) -> NetworkEffort:
     """How a way tunes, with the records `source`."""
-    from chanas.workflows.models.effort import Effort
+    from chanas.core.effort import NetworkEffort
 
-    plain = Effort(minutes=options.minutes)
+    plain = NetworkEffort(minutes=options.minutes, seed=options.seed)
     if way == TAUGHT:
         return dataclasses.replace(plain, cost_model=options.model)
     if way == SHARE:
         shorter = options.minutes * options.share
-        return Effort(minutes=shorter, warm_start=source, tune_share=options.share)
+        return NetworkEffort(minutes=shorter, seed=options.seed, warm_start=source, tune_share=options.share)
     return dataclasses.replace(plain, warm_start=source if way in (WARM, LIKE) else None)
 
 
@@ -126,10 +125,10 @@ def incumbents(trials: Iterable[Trial]) -> set[tuple[str, Point]]:
 
 def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[str, Point], float]:
     """Time the points of each operator in turns on one thread, with its weights cold; none of those that fail now."""
-    from chanas.compiler.backends import case_of
+    from chanas.compiler.cases import case_of
     from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
-    from chanas.measuring.local.pool import WorkerPool
-    from chanas.measuring.requests import BuildOperators, MeasureInTurns
+    from chanas.measuring.fleet import WorkerPool
+    from chanas.measuring.messages import OperatorsAt
     from chanas.prescheduler.program import weight_bytes
 
     workloads = {w.key: w for w in program.workloads()}
@@ -137,17 +136,23 @@ def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[s
     for key, point in sorted(points):
         of.setdefault(key, []).append(point)
     target, found = load_target("cpu", 1), {}
-    settings = TimingSettings(TURNS, MIN_TURN_S, cold_bytes=weight_bytes(program), code_copies=len(program.tuned))
+    settings = TURNS.cold(weight_bytes(program), len(program.tuned))
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch, WorkerPool(target) as pool:
         line: CandidatePipeline[str] = CandidatePipeline(pool)
         for key, some in of.items():
             library, case = Path(scratch) / key, Path(scratch) / f"{key}.npz"
             case_of(workloads[key], target).save(case)
-            build = BuildOperators(
-                target=target, library=library, workload=workloads[key], points=some, compiled=[None] * len(some)
+            line.submit(
+                Candidate(
+                    token=key,
+                    what=OperatorsAt(workloads[key], some, [None] * len(some)),
+                    target=target,
+                    library=library,
+                    case=case,
+                    settings=settings,
+                    timeout_s=len(some) * BUILD_TIMEOUT_S,
+                )
             )
-            timing = MeasureInTurns(library=library, case=case, num=len(some), settings=settings)
-            line.submit(Candidate(key, build, timing, len(some) * BUILD_TIMEOUT_S))
         while line.num_in_flight:
             for candidate, outcome in line.finished():
                 for point, member in zip(of[candidate.token], outcome.members or [outcome], strict=False):
@@ -197,18 +202,20 @@ def reached(curve: Sequence[tuple[float, float]], limit_s: float) -> dict[str, f
 
 def tune_all(loaded: LoadedModel, place: Path, options: argparse.Namespace) -> dict[str, TunedNetwork]:
     """The network tuned in each way, after the tunings that records are taken from."""
-    from chanas.workflows.models.effort import Effort
+    from chanas.core.effort import NetworkEffort
 
     sources, networks = dict.fromkeys(WAYS, options.source or ""), {}
-    plain = Effort(minutes=options.minutes)
+    plain = NetworkEffort(minutes=options.minutes, seed=options.seed)
     if options.source is None and {WARM, SHARE} & set(options.ways):
-        tuned_network(loaded, place / SOURCE, options.source_threads, plain, options.seed)
+        tuned_network(loaded, place / SOURCE, options.source_threads, plain)
         sources = dict.fromkeys(WAYS, str(place / SOURCE))
     if LIKE in options.ways:
-        networks[TWIN] = tuned_network(loaded, place / TWIN, 1, plain, options.seed + OTHER_SEED)
+        networks[TWIN] = tuned_network(
+            loaded, place / TWIN, 1, dataclasses.replace(plain, seed=options.seed + OTHER_SEED)
+        )
         sources[LIKE] = str(place / TWIN)
     for way in options.ways:
-        networks[way] = tuned_network(loaded, place / way, 1, effort_of(way, sources[way], options), options.seed)
+        networks[way] = tuned_network(loaded, place / way, 1, effort_of(way, sources[way], options))
     return networks
 
 

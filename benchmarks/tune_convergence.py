@@ -59,11 +59,12 @@ def tune_both(name: str, run: Path, options: Options, num_trials: int) -> tuple[
     Raises:
         ChanasError: it cannot be opened or tuned.
     """
-    from chanas.workflows.models.effort import Effort
+    from chanas.core.effort import NetworkEffort
 
     networks = {SHORT: tune_for_minutes(name, run, options)}
     loaded = load_network(name, run, options.quick)
-    effort = Effort(trials_per_operator(loaded, num_trials, options.threads), early_stop=False)
+    each = trials_per_operator(loaded, num_trials, options.threads)
+    effort = NetworkEffort(trials=each, early_stop=False, seed=options.seed)
     networks[LONG] = tune_network(loaded, run / f"{name}-{num_trials}trials", run, options, effort)
     return networks, loaded.opened.random_inputs()
 

@@ -49,9 +49,9 @@ from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
+    from chanas.core.effort import NetworkEffort
     from chanas.models.sources.model import OpenedModel
     from chanas.workflows.models.chain import LoadedModel
-    from chanas.workflows.models.effort import Effort
 
 NETWORKS = (
     "resnet18",
@@ -166,7 +166,7 @@ def load_network(name: str, run: Path, quick: bool) -> LoadedModel:
 
 
 def tune_network(
-    loaded: LoadedModel, folder: Path, run: Path, options: Options, effort: Effort | None = None
+    loaded: LoadedModel, folder: Path, run: Path, options: Options, effort: NetworkEffort | None = None
 ) -> TunedNetwork:
     """The tuned network in a folder, made now unless it is there; with another effort than that of the options.
 
@@ -174,11 +174,11 @@ def tune_network(
         ChanasError: it cannot be tuned.
     """
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.workflows.models.effort import Effort
+    from chanas.core.effort import NetworkEffort
 
     if not folder.is_dir():
-        effort = effort or Effort(options.trials, options.minutes)
-        tuned = loaded.tune(Usage("cpu", options.threads), effort=effort, run=RunDirectory(run), seed=options.seed)
+        effort = effort or NetworkEffort(trials=options.trials, minutes=options.minutes, seed=options.seed)
+        tuned = loaded.tune(Usage("cpu", options.threads), effort=effort, run=RunDirectory(run))
         tuned.build().save(folder)
     return TunedNetwork.open(folder)
 

@@ -38,13 +38,13 @@ MAX_LOSS = 1.05
 
 def tuned_network(name: str, shapes: Any, folder: Path, share: float, trials: int, seed: int) -> TunedNetwork:
     """The network that lies in the folder, tuned now unless it does, with records of its own."""
+    from chanas.core.effort import NetworkEffort
     from chanas.workflows.models.chain import Model
-    from chanas.workflows.models.effort import Effort
 
     if not (folder / "network").is_dir():
-        effort = Effort(trials, tune_share=share)
+        effort = NetworkEffort(trials=trials, tune_share=share, seed=seed)
         loaded = Model.load(f"torchvision:{name}", shapes)
-        built = loaded.tune(Usage("cpu", 1), effort=effort, run=RunDirectory(folder), seed=seed).build()
+        built = loaded.tune(Usage("cpu", 1), effort=effort, run=RunDirectory(folder)).build()
         built.save(folder / "network")
     return Model.open(folder / "network")
 

@@ -14,26 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chanas.compiler.backends import case_of
+from chanas.compiler.cases import case_of
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.effort import Effort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildBlock, BuildOperator, Measure
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import BlockAt, OperatorAt, Outcome, Ping
+from chanas.measuring.worker.process import START_TIMEOUT_S
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Surroundings
 from chanas.prescheduler.records.store import RecordStore
-from chanas.prescheduler.tables.lut import Surroundings
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
 """An operator in a loop of its own: its weights and its code stay in the nearest cache that holds them."""
-_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 15, 0.004, 0.02
+_SETTINGS = TimingSettings(15, 0.004, 0.02)
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,15 @@ def tune_operators(
     The workers are started and torch (of the reference cases) is imported before the clock; everything else is on it.
     """
     importlib.import_module("torch")
-    pool.warm_up()
+    starting = [pool.build(Ping(), START_TIMEOUT_S) for _ in range(pool.num_builders + 1)]  # one is the stand-in's
+    for started in [*starting, pool.measure(Ping(), START_TIMEOUT_S)]:
+        started.result()
     scratch.mkdir(parents=True, exist_ok=True)
     store = RecordStore(scratch / "records.sqlite", target)
     try:
-        config = TuneConfig(num_trials=num_trials)
-        cold_bytes, code_copies = around.weight_bytes, around.num_blocks
+        effort = Effort(trials=num_trials, seed=seed)
         start = time.perf_counter()
-        jobs = TuningJobs(
-            pool, target, store, config, scratch, seed=seed, cold_bytes=cold_bytes, code_copies=code_copies
-        )
+        jobs = TuningJobs(pool, target, store, effort, scratch, around.weight_bytes, around.num_blocks)
         records = jobs.run(workloads)
         wall_s = time.perf_counter() - start
         failures = [r.error or "" for w in records for r in store.load(w.key) if r.seconds is None]
@@ -92,11 +91,6 @@ def tune_operators(
         return Tuned(points, sum(store.count()), dict(errors), wall_s)
     finally:
         store.close()
-
-
-def _timing(library: Path, case: Path, around: Surroundings) -> Measure:
-    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes, around.num_blocks)
-    return Measure(library=library, case=case, settings=settings)
 
 
 def time_operators(
@@ -119,8 +113,11 @@ def time_operators(
         line.submit(
             Candidate(
                 token=workload,
-                build=BuildOperator(target=target, library=library, workload=workload, point=point),
-                timing=_timing(library, case, around),
+                what=OperatorAt(workload, point),
+                target=target,
+                library=library,
+                case=case,
+                settings=_SETTINGS.cold(around.weight_bytes, around.num_blocks),
                 keep_library=True,
             )
         )
@@ -164,8 +161,11 @@ def tune_blocks(
             line.submit(
                 Candidate(
                     token=(block, schedules),
-                    build=BuildBlock(target=target, library=library, block=block, points=[p for _, p in schedules]),
-                    timing=_timing(library, case, around),
+                    what=BlockAt(block, [p for _, p in schedules]),
+                    target=target,
+                    library=library,
+                    case=case,
+                    settings=_SETTINGS.cold(around.weight_bytes, around.num_blocks),
                     timeout_s=60.0,
                 )
             )

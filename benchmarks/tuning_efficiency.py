@@ -35,16 +35,17 @@ from common import Figure, finish, geometric_mean
 from metaschedule import ask_worker
 
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import Effort
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import Measure
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Measure
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tables.lut import Surroundings, surroundings
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.blocks import Surroundings, surroundings
+from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
 if TYPE_CHECKING:
     from chanas.prescheduler.records.store import TuningRecord
@@ -96,18 +97,18 @@ def measure_all(
     folder.mkdir()
     records.mkdir(parents=True, exist_ok=True)
     store = RecordStore(records / "all.sqlite", target)
-    config = TuneConfig(num_trials=num_points, num_initial=num_points)
+    effort, at_random = Effort(trials=num_points, cost_model="random"), Search(num_initial=num_points)
     try:
         with WorkerPool(target) as pool:
             jobs = TuningJobs(
                 pool,
                 target,
                 store,
-                config,
+                effort,
                 folder,
-                "random",
                 cold_bytes=around.weight_bytes,
                 code_copies=around.num_blocks,
+                search=at_random,
             )
             jobs.run(workloads)
         return {w: {r.point: r for r in store.load(w.key)} for w in workloads}
@@ -140,12 +141,12 @@ def replay(
     model = cost_model("gp" if strategy in (GP, TRANSFER) else "random", target, seed)
     for other, records in others.items():
         model.observe(schedule_space(other, target), records)
-    config = TuneConfig(num_trials=num_trials)
+    search = Search()
     if strategy == MUTATION:
-        config = TuneConfig(num_trials=num_trials, num_drawn=0)
+        search = Search(num_drawn=0)
     if strategy == RANDOM:
-        config = TuneConfig(num_trials=num_trials, num_initial=num_trials)
-    tuner = OperatorTuner(space, model, config, [], seed)
+        search = Search(num_initial=num_trials)
+    tuner = OperatorTuner(space, model, num_trials, [], seed, search=search)
     made: list[TuningRecord] = []
     while points := tuner.ask(4):
         batch = [table[p] for p in points]
@@ -203,10 +204,10 @@ def run_metaschedule(
 
 def time_library(workload: Workload, library: Path, target: HardwareTarget, around: Surroundings, case: Path) -> Any:
     """The worker's answer for a compiled operator, checked and timed as a candidate is."""
-    from chanas.compiler.cpu.reference import operator_case
+    from chanas.compiler.cases import operator_case
 
-    operator_case(workload, target.vector_lanes).save(case)
-    settings = TimingSettings(cold_bytes=around.weight_bytes, code_copies=around.num_blocks)
+    operator_case(workload, target).save(case)
+    settings = TimingSettings().cold(around.weight_bytes, around.num_blocks)
     with WorkerPool(target) as pool:
         return pool.measure(Measure(library=library, case=case, settings=settings), 60.0).result()
 

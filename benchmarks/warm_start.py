@@ -43,9 +43,9 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_used
 from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.ideas import agree
-from chanas.prescheduler.tables.lut import surroundings
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
 from chanas.prescheduler.tuning.warm_start import prior_from
 
 if TYPE_CHECKING:
@@ -114,9 +114,8 @@ def operators(target: HardwareTarget, float_target: HardwareTarget) -> dict[str,
 def measured_space(workload: Workload, table: Table, target: HardwareTarget) -> ScheduleSpace:
     """The space without points that were not measured."""
     whole = schedule_space(workload, target)
-    return ScheduleSpace(
-        workload, whole.coordinates, dict, lambda named: whole.legal(named) and whole.encode(named) in table
-    )
+    measured = {whole.decode(point) for point in table if whole.contains(point)}
+    return dataclasses.replace(whole, is_legal=lambda point: point in measured)
 
 
 def upside_down(prior: Prior) -> Prior:
@@ -130,9 +129,10 @@ def play(
     workloads: Sequence[Workload],
     tables: Mapping[Workload, Table],
     target: HardwareTarget,
-    config: TuneConfig,
+    num_trials: int,
     seed: int,
     priors: Mapping[Workload, Prior],
+    search: Search = DEFAULT_SEARCH,
 ) -> Played:
     """One search of a family's operators, in an order of its own, on measured points."""
     from chanas.prescheduler.tuning.cost_model.models import cost_model
@@ -142,7 +142,8 @@ def play(
     tuners = {}
     for number, workload in enumerate(workloads):
         space = measured_space(workload, tables[workload], target)
-        tuners[workload] = OperatorTuner(space, model, config, [], seed * 1000 + number, priors.get(workload))
+        prior = priors.get(workload)
+        tuners[workload] = OperatorTuner(space, model, num_trials, [], seed * 1000 + number, prior, search=search)
     for number in rng.permutation(len(workloads)):
         workload = workloads[number]
         table, tuner = tables[workload], tuners[workload]
@@ -182,29 +183,28 @@ def play_pair(
     target: HardwareTarget,
     tables: Mapping[str, Mapping[Workload, Table]],
     families: Mapping[str, Sequence[Workload]],
-    config: TuneConfig,
+    num_trials: int,
     source_trials: int,
     num_seeds: int,
 ) -> dict[str, list[Played]]:
     """strategy -> what it did, for each family and seed."""
     found: dict[str, list[Played]] = {strategy: [] for strategy in STRATEGIES}
-    unguarded = dataclasses.replace(config, min_tau=-2.0)
-    first = dataclasses.replace(config, num_trials=source_trials)
+    guarded, unguarded = DEFAULT_SEARCH, Search(min_tau=-2.0)
     for seed in range(num_seeds):
         for workloads in families.values():
             theirs = [dataclasses.replace(w, dtype=source.dtype) for w in workloads]
-            made = play(theirs, tables[source.name], source, first, 100 + seed, {}).records
+            made = play(theirs, tables[source.name], source, source_trials, 100 + seed, {}).records
             mine = tables[target.name]
             priors = priors_for(workloads, mine, target, source, made)
             planted = {w: upside_down(p) for w, p in priors.items()}
-            for strategy, how, known in (
-                (COLD, config, {}),
-                (WARM, config, priors),
+            for strategy, search, known in (
+                (COLD, guarded, {}),
+                (WARM, guarded, priors),
                 (UNGUARDED, unguarded, priors),
-                (PLANTED, config, planted),
+                (PLANTED, guarded, planted),
                 (PLANTED_UNGUARDED, unguarded, planted),
             ):
-                found[strategy].append(play(workloads, mine, target, how, seed, known))
+                found[strategy].append(play(workloads, mine, target, num_trials, seed, known, search))
     return found
 
 
@@ -287,10 +287,11 @@ def main() -> None:
             print(f"{name}: {sum(len(t) for t in tables[name].values())} points of {len(workloads)} operators")
     if options.measure_only:
         return
-    config = TuneConfig(num_trials=num_trials)
     results, figures = {}, {}
     for source, name in pairs:
-        found = play_pair(known[source], known[name], tables, families[name], config, options.source_trials, num_seeds)
+        found = play_pair(
+            known[source], known[name], tables, families[name], num_trials, options.source_trials, num_seeds
+        )
         pair = f"{source} to {name}"
         results[pair] = rows_of(found, num_trials)
         print_rows(pair, results[pair])

@@ -150,7 +150,7 @@ def tuned_here(
     from random_networks import random_architectures
     from tuning import tune_blocks
 
-    from chanas.prescheduler.tables.lut import surroundings
+    from chanas.prescheduler.blocks import surroundings
 
     architectures = random_architectures(space, num, seed)
     blocks = [b for a in architectures for b in a.blocks(space, num_classes)]

@@ -19,12 +19,12 @@ import numpy as np
 from chanas import workflows
 from chanas.core import genome
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import TableEffort
 from chanas.core.units import format_latency
 from chanas.files.run import RunDirectory
 from chanas.search.config import SearchConfig
 from chanas.workflows.searching.sources import AccuracyFile
 from chanas.workflows.stages import tables
-from chanas.workflows.stages.tuning import Tuning
 
 NUM_CLASSES = 10
 space_file = Path(__file__).parent / "small_space.yaml"
@@ -56,7 +56,7 @@ with accuracies.open("w", newline="") as file:
 
 # %%
 table = workflows.preschedule(
-    run, space=space_file, num_classes=NUM_CLASSES, tuning=Tuning(num_trials=4, num_calibration=8)
+    run, space=space_file, num_classes=NUM_CLASSES, effort=TableEffort(trials=4, calibrate=8)
 ).lut
 budget_s = tables.median_latency_s(table, space, NUM_CLASSES)
 source = workflows.open_source(run, AccuracyFile(accuracies, space=space_file))

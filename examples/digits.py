@@ -14,6 +14,7 @@ import numpy as np
 from chanas import workflows
 from chanas.bundle.benchmark import benchmark
 from chanas.bundle.codesign import CoDesign
+from chanas.core.effort import TableEffort
 from chanas.core.units import format_latency
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json
@@ -21,7 +22,6 @@ from chanas.search.config import SearchConfig
 from chanas.supernet.training.evaluate import SupernetEvaluator
 from chanas.workflows import search_front
 from chanas.workflows.stages import tables
-from chanas.workflows.stages.tuning import Tuning
 
 here = Path(__file__).parent
 run = RunDirectory("runs/example")
@@ -55,7 +55,7 @@ print(f"holdout: {spread.mean:.2%} on average, {spread.lowest:.2%} to {spread.hi
 # each block is timed as a whole, and the table is calibrated against whole networks.
 
 # %%
-table = workflows.preschedule(run, tuning=Tuning(num_trials=4, num_calibration=8)).lut
+table = workflows.preschedule(run, effort=TableEffort(trials=4, calibrate=8)).lut
 print(f"{len(table.rows)} blocks; {table.calibration.describe() if table.calibration else 'not calibrated'}")
 
 # %% [markdown]

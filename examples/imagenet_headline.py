@@ -34,6 +34,7 @@ import chanas
 from chanas import workflows
 from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
@@ -51,7 +52,6 @@ from chanas.workflows.models.bench import clock_of
 from chanas.workflows.models.contenders import CONTENDERS, Subject
 from chanas.workflows.searching.hand_over import versions
 from chanas.workflows.searching.sources import AccuracyFile
-from chanas.workflows.stages.tuning import Tuning
 
 NUM_CLASSES = 1000
 # Top-1 of torchvision's weights, as its documentation has them (MobileNets: IMAGENET1K_V2, EfficientNet: V1).
@@ -101,8 +101,8 @@ if table is not None and not run.lut(device).is_file():
     run.lut(device).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(table, run.lut(device))
 if not run.lut(device).is_file():
-    tuning = Tuning(num_trials=12, num_calibration=24)
-    workflows.preschedule(run, usage, space=space_file, num_classes=NUM_CLASSES, tuning=tuning)
+    effort = TableEffort(trials=12, calibrate=24)
+    workflows.preschedule(run, usage, space=space_file, num_classes=NUM_CLASSES, effort=effort)
 if options.supernet is not None and not (run.root / "supernet").is_dir():
     workflows.import_supernet(run, "ofa", options.supernet)
 

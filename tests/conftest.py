@@ -36,11 +36,11 @@ from chanas.compiler.backends import BACKENDS
 from chanas.core.arch import SearchSpace, StageSpec
 from chanas.core.processor import host_processor
 from chanas.devices.host import load_target
-from chanas.export import kernels
-from chanas.measuring.local import pool as local
-from chanas.measuring.local import worker_process
-from chanas.measuring.local.compiler import Compiler, open_compiler
-from chanas.measuring.local.pool import WorkerPool
+from chanas.export import driver
+from chanas.measuring import fleet as local
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.worker import process as worker_process
+from chanas.measuring.worker.compiler import Compiler, open_compiler
 
 if TYPE_CHECKING:
     from .compiler.workbench import SyntheticPool, Workbench
@@ -152,9 +152,9 @@ def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be compiled in this process: it is done in another one, where an abort ends nobody else."""
     import tvm
 
-    from chanas.compiler.cpu import build, static_library
+    from chanas.compiler.cpu import build, c_kernels
     from chanas.compiler.cuda import build as cuda_build
-    from chanas.compiler.cuda.nvrtc_libraries import NVRTCLibrary
+    from chanas.compiler.cuda.nvrtc import NVRTCLibrary
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise AssertionError("the compiler runs in the process of the user")
@@ -165,7 +165,7 @@ def no_build_here(monkeypatch: pytest.MonkeyPatch) -> None:
         (tvm.relax, "build"),
         (build, "build_object"),
         (build, "build_network"),
-        (static_library, "build_kernel"),
+        (c_kernels, "compile_kernel"),
         (cuda_build, "build_kernel"),
         (cuda_build, "cuda_source"),
         (NVRTCLibrary, "compile"),
@@ -198,7 +198,7 @@ def compiler() -> Iterator[Compiler]:
 def one_compiler(compiler: Compiler) -> Iterator[None]:
     """Who exports a network compiles in that process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "open_compiler", lambda _target: contextlib.nullcontext(compiler))
+        patch.setattr(driver, "open_compiler", lambda _target: contextlib.nullcontext(compiler))
         yield
 
 

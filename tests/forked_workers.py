@@ -3,8 +3,8 @@
 `Nursery.Popen` stands where `subprocess.Popen` does, for workers and for programs that tests plant in their place. This
 module, run as a program, is the process that is copied: it forks when it is asked over the socket that is its standard
 input, and hands over the pid. A copy is a child of whoever asked, is waited for and killed like any other, and serves
-requests as `python -m chanas.measuring.local.worker` does. Tests of how a worker starts and ends use real
-ones (`real_workers` in tests/measuring/local/test_pool.py).
+requests as `python -m chanas.measuring.worker.cpu` does. Tests of how a worker starts and ends use real
+ones (`real_workers` in tests/measuring/worker/test_process.py).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main() -> None:
     gc.disable()
     import tvm  # noqa: F401
 
-    from chanas.measuring.local import worker
+    from chanas.measuring.worker import cpu
 
     gc.freeze()
     gc.enable()
@@ -126,7 +126,7 @@ def main() -> None:
             if pid:
                 os.write(tell, pid.to_bytes(4, "little"))
                 os._exit(0)
-            serve = functools.partial(run_program, program) if program else worker.main
+            serve = functools.partial(run_program, program) if program else cpu.main
             be_worker(serve, between, connection, descriptors, environment)
         for descriptor in (*descriptors, tell):
             os.close(descriptor)

@@ -21,7 +21,7 @@ from chanas.core.latency import CacheMisses, Calibration, LatencyLUT
 from chanas.errors import ChanasError, CheckpointError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
-from chanas.measuring.outcomes import Reading
+from chanas.measuring.messages import Reading
 from chanas.network.preprocess import Preprocess
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.report.reading import read_run

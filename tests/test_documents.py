@@ -15,7 +15,6 @@ CODE = ("chanas", "benchmarks", "examples", "tests", "tools")
 NOT_WRITTEN_BY_US = {"NAME", "TARGET", "FILE"}
 OF_RUNS = ("README.md", "formats.md", "training.md")  # their folders are those of a run directory
 PACKAGE = ROOT / "chanas"
-TREE_LINE = re.compile(r"^(?P<indent>(?: {4})+)(?P<names>\w+/?(?:  \w+/?)*)(?: {2,}(?P<about>.*))?$", re.MULTILINE)
 
 
 def relative(path: Path) -> str:
@@ -123,31 +122,6 @@ def test_each_row_of_the_method_page_leads_to_a_file_or_to_another_row(kind: str
     assert len(rows) > 2
     somewhere = re.compile(r"`[\w/]+/[\w.-]+`|\bas figures? \d|equation \d above")
     assert [row for row in rows if not somewhere.search(row)] == []
-
-
-def tree(page: Path) -> set[str]:
-    """Folders and modules of the tree in the page, as paths below chanas/: `tuning/`, deeper by four spaces."""
-    found: set[str] = set()
-    above: list[str] = []
-    for line in TREE_LINE.finditer(page.read_text(encoding="utf-8").partition("\n## Rooms\n")[2].partition("\n## ")[0]):
-        above = above[: len(line["indent"]) // 4 - 1]
-        inside = re.findall(r"\b(\w+/)(?=[ ,;]|$)", line["about"] or "")
-        found.update("".join([*above, name]) for name in line["names"].split())
-        found.update("".join([*above, line["names"], name]) for name in inside)
-        above.append(line["names"].split()[-1])
-    return found
-
-
-def test_the_design_page_has_every_room() -> None:
-    rooms = {f"{folder.removeprefix('chanas/')}/" for folder in folders() if (ROOT / folder / "__init__.py").exists()}
-    assert sorted(rooms - {"chanas/"} - tree(ROOT / "docs" / "design.md")) == []
-
-
-def test_what_the_design_page_has_as_a_room_is_one() -> None:
-    drawn = tree(ROOT / "docs" / "design.md")
-    assert len(drawn) > 25
-    files = {name: PACKAGE / (name if name.endswith("/") else f"{name}.py") for name in drawn}
-    assert sorted(name for name, file in files.items() if not file.exists()) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

@@ -27,6 +27,12 @@ def test_every_folder_of_modules_says_what_it_is_for(house: ModuleType) -> None:
     )
 
 
+def test_the_design_page_draws_the_rooms(house: ModuleType) -> None:
+    page = (house.PACKAGE.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    assert "    compiler/ " in house.rooms()
+    assert f"\n\n{house.rooms()}\n\n" in page, "python tools/house.py --rooms prints the tree of docs/design.md"
+
+
 def test_a_circle_through_three_modules_is_found(house: ModuleType, tmp_path: Path) -> None:
     package = tmp_path / "chanas"
     package.mkdir()

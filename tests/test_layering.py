@@ -38,16 +38,16 @@ TVM_IN_FUNCTIONS = (
     "bundle/benchmark.py",
     "core/target.py",
     "devices/",
-    "measuring/local/",
+    "measuring/worker/",
     "measuring/remote/",
 )
 PURE = (
     "core/arch.py",
     "core/genome.py",
-    "core/layouts.py",
     "core/units.py",
     "operators/epilogues.py",
     "operators/grouped.py",
+    "operators/precision.py",
     "operators/transposed.py",
     "operators/winograd.py",
     "operators/workload.py",

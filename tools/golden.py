@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,18 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import backend_of, schedule_space
+from chanas.compiler.backends import backend_of, schedule_operator, schedule_space
 from chanas.compiler.cpu.blocks import schedule_packed_operator
-from chanas.compiler.cpu.families import schedule_operator
-from chanas.compiler.cuda.families import schedule_gpu_operator
+from chanas.compiler.cpu.module import program_module
+from chanas.compiler.program import Program
 from chanas.core.arch import SearchSpace
+from chanas.core.genome import decode, sample
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget, gpu_in_dtype
 from chanas.devices.target_files import arch_target
 from chanas.errors import ScheduleError
-from chanas.network.folding import pack_operator
 from chanas.operators.keys import workload_of_key
-from chanas.operators.steps import device_workloads
+from chanas.operators.layout import layout_of
+from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ideas, ranked_points
 from chanas.prescheduler.records.schema import migrate
@@ -43,7 +45,7 @@ from chanas.prescheduler.tables.transfer.schedules import choose_untried, known_
 from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 Digests = Iterator[tuple[str, str]]
@@ -140,7 +142,7 @@ def programs() -> Digests:
     for i, (name, target, workload) in enumerate(gpu_cases()):
         if i % _EVERY == 0:
             for point in some_points(target, workload):
-                text = schedule_gpu_operator(workload, point, target).script()
+                text = schedule_operator(workload, point, target).script()
                 yield f"program {name} {workload.key} {list(point)}", digest(text)
 
 
@@ -151,7 +153,7 @@ def weights() -> Digests:
             rng, axes = np.random.default_rng(0), workload.axes
             shape = (workload.out_channels, workload.channels_per_group, axes[0].kernel, axes[1].kernel)
             weight, bias = (rng.standard_normal(s, dtype=np.float32) for s in (shape, shape[:1]))
-            packed = pack_operator(workload, weight, bias, target.vector_lanes)
+            packed = layout_of(target).pack_parameters(workload, weight, bias)
             yield f"weights {name} {workload.key}", digest([(p.shape, p.dtype, p.tobytes()) for p in packed])
 
 
@@ -191,7 +193,7 @@ def proposals() -> Digests:
             for name, target, workload in chosen:
                 model = models.setdefault(f"{workload.op} {name}", cost_model(kind, target, seed))
                 space = schedule_space(workload, target)
-                tuner, asked = OperatorTuner(space, model, TuneConfig(num_trials=16), [], seed), []
+                tuner, asked = OperatorTuner(space, model, 16, [], seed), []
                 while points := tuner.ask(4):
                     asked += points
                     tuner.tell([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])
@@ -217,7 +219,7 @@ def proposals() -> Digests:
                     )
                 space = schedule_space(workload, target)
                 prior = starts[name].prior(space) if elsewhere else None
-                tuner = OperatorTuner(space, models[of_family], TuneConfig(num_trials=20), [], seed, prior)
+                tuner = OperatorTuner(space, models[of_family], 20, [], seed, prior)
                 yield f"proposals {kind} {seed} {name} {workload.key}", trace(tuner, workload)
 
 
@@ -295,7 +297,6 @@ def networks() -> Digests:
 
     from chanas.models.folding import simplify
     from chanas.models.lowering import lower
-    from chanas.models.module import program_module
     from chanas.models.reading.reader import read_graph
     from chanas.models.sources.torch_models import opened_program
 
@@ -307,7 +308,24 @@ def networks() -> Digests:
         program = lower(simplify(read_graph(opened.proto, opened.inputs)), target)
         chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
         made = program_module(program, chosen, target)
-        yield f"network {name}", digest((made.module.script(), [(p.shape, p.tobytes()) for p in made.parameters]))
+        text = re.sub(r"elem_offset\w*", "elem_offset", made.module.script())  # which TVM numbers in any order
+        yield f"network {name}", digest((text, [(p.shape, p.tobytes()) for p in made.parameters]))
+
+
+def searched_networks() -> Digests:
+    """Modules of searched networks as they are stored, with schedules at random."""
+    space, rng = SearchSpace.load("mbv3"), np.random.default_rng(0)
+    architectures = {"smallest": space.smallest, "random": decode(space, sample(space, 1, rng))[0]}
+    for path in TABLES:
+        target = LatencyLUT.load(path).header.target
+        for name, architecture in architectures.items():
+            blocks = architecture.blocks(space, 10)
+            chosen = {
+                block: [schedule_space(w, target).sample(1, rng)[0] for w in block_workloads(block, target.dtype)]
+                for block in dict.fromkeys(blocks)
+            }
+            program = Program.from_blocks(blocks, [chosen[block] for block in blocks], target)
+            yield f"network {name} {path.stem}", digest(program_module(program, {}, target).to_json())
 
 
 PARTS = (spaces, programs, weights, proposals, taken_over, files)
@@ -317,10 +335,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Digests of what a change of the code's shape leaves as it is.")
     parser.add_argument("do", choices=("write", "compare"))
     parser.add_argument("file", type=Path)
-    parser.add_argument("--networks", action="store_true", help="finished networks of torchvision, too")
+    parser.add_argument("--networks", action="store_true", help="networks, too: some of torchvision and searched ones")
     args = parser.parse_args(arguments)
     found: dict[str, str] = {}
-    for part in (*PARTS, *((networks,) if args.networks else ())):
+    for part in (*PARTS, *((networks, searched_networks) if args.networks else ())):
         found |= dict(part())
         print(f"{part.__name__}: {len(found)} so far", file=sys.stderr)
     if args.do == "write":

@@ -1,11 +1,15 @@
-"""Figures of the package's rooms: modules per folder, circles of imports, long modules.
+"""The package's rooms: what each is for, modules per folder, circles of imports, long modules.
 
-python tools/house.py
+python tools/house.py           figures
+python tools/house.py --rooms   the tree of docs/design.md
 """
 
 from __future__ import annotations
 
 import ast
+import sys
+import textwrap
+import tomllib
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "chanas"
@@ -79,8 +83,27 @@ def long_modules(package: Path = PACKAGE) -> list[tuple[int, str]]:
     return sorted(((n, name) for n, name in lines if n > MAX_LINES), reverse=True)
 
 
+def rooms(package: Path = PACKAGE) -> str:
+    """Folders as a tree, each with the first sentence of its `__init__.py`, in the order of imports."""
+    contracts = tomllib.loads((package.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = next(c["layers"] for c in contracts["contracts"] if c.get("containers") == [package.name])
+    lines: list[str] = []
+    for name in (name.strip() for layer in layers for name in layer.split("|")):
+        files = sorted((package / name).rglob("__init__.py")) or [package / f"{name}.py"]
+        for file in files:
+            docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            sentence = " ".join(docstring.split()).partition(". ")[0].removesuffix(".")
+            folder = file.parent.relative_to(package)
+            label = f"{'    ' * (len(folder.parts) - 1)}{folder.name}/" if file.name == "__init__.py" else name
+            lines += textwrap.wrap(sentence, 119, initial_indent=f"    {label:<20} ", subsequent_indent=" " * 25)
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Print the figures."""
+    """Print the figures, or with `--rooms` the tree."""
+    if sys.argv[1:] == ["--rooms"]:
+        print(rooms())
+        return
     for folder, number in modules_of_folders().items():
         print(f"{number:3d} {folder}")
     found, long = circles(imports_of_modules()), long_modules()

@@ -11,9 +11,9 @@ import numpy as np
 
 from chanas.errors import ConfigError
 from chanas.files.writing import read_text
-from chanas.network.folding import Array
 from chanas.network.pictures import Pictured, open_picture
 from chanas.network.preprocess import Preprocess
+from chanas.operators.precision import Array
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,15 @@ from safetensors.numpy import load_file, save_file
 from chanas.bundle.classes import Classifier, Prediction
 from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
 from chanas.bundle.places import bundle_at
-from chanas.bundle.runtimes import RUNTIMES, Runtime, check_device
+from chanas.bundle.runtimes import RUNTIMES, check_device, packed_parameters
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json
-from chanas.network.folding import Array, split_tensors
+from chanas.network.folding import split_tensors
 from chanas.network.pictures import Pictured
 from chanas.network.preprocess import Preprocess
+from chanas.operators.precision import Array, Stored
 
 
 def write_bundle(
@@ -166,13 +167,9 @@ class CoDesign:
             raise CheckpointError(f"{self.path / WEIGHTS} is damaged ({error}); make the bundle again") from error
 
     @functools.cached_property
-    def _parameters(self) -> list[Array]:
+    def _parameters(self) -> list[Stored]:
         parts = split_tensors(self.tensors, len(self.blocks))
-        return self._runtime.pack(self.blocks, parts, self.target)
-
-    @property
-    def _runtime(self) -> Runtime:
-        return RUNTIMES[self.target.kind]
+        return packed_parameters(self.blocks, parts, self.target)
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
@@ -180,7 +177,8 @@ class CoDesign:
         check_device(self.target, "the bundle's module", "run `chanas prescheduler` and `chanas search` here")
         resolution = self.architecture.resolution
         image_shape = (self.space.in_channels, resolution, resolution)
-        return self._runtime.load(self._module, self._parameters, image_shape, len(self.class_names), self.target)
+        load = RUNTIMES[self.target.kind]
+        return load(self._module, self._parameters, image_shape, len(self.class_names), self.target)
 
     def predict(self, images: Array) -> Array:
         """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R]: an inference for each batch, of which

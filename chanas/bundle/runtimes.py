@@ -21,7 +21,9 @@ from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import CheckpointError, TargetError
 from chanas.files.scratch import scratch_folder
-from chanas.network.folding import Array, pack_block, pack_block_rows, unpack_channels
+from chanas.network.folding import pack_block
+from chanas.operators.layout import layout_of
+from chanas.operators.precision import Array, Stored
 
 ImageShape = tuple[int, int, int]
 _OF_THE_MACHINE = "vm.builtin."
@@ -30,31 +32,18 @@ _GO_ON = 0
 """The answer of an instrument of TVM's for a call that is to be made."""
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """Loading on one kind of device.
-
-    pack  arguments of a module: blocks, PyTorch parameters by name of each, the target that it was compiled for
-    load  a module with its arguments, its images [C, R, R] and number of classes, as a function from an image, or from
-          as many as the target takes at once, to logits
-    """
-
-    pack: Callable[[Sequence[BlockConfig], Sequence[Mapping[str, Array]], HardwareTarget], list[Array]]
-    load: Callable[[Path, Sequence[Array], ImageShape, int, HardwareTarget], Callable[[Array], Array]]
+Load = Callable[[Path, Sequence[Stored], ImageShape, int, HardwareTarget], Callable[[Array], Array]]
+"""A module with its arguments, its images [C, R, R] and number of classes, as a function from an image, or from as many
+as the target takes at once, to logits."""
 
 
-def _pack_channel_blocks(
+def packed_parameters(
     blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
-) -> list[Array]:
-    parts = zip(blocks, parameters, strict=True)
-    return [pack_block(block, part, target.vector_lanes, target.dtype) for block, part in parts]
-
-
-def _pack_rows(
-    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
-) -> list[Array]:
-    parts = zip(blocks, parameters, strict=True)
-    return [array for block, part in parts for array in pack_block_rows(block, part, target.dtype)]
+) -> list[Stored]:
+    """The arguments of a module beside its images: blocks, PyTorch's parameters by name of each, and the target that it
+    was compiled for."""
+    layout, parts = layout_of(target), zip(blocks, parameters, strict=True)
+    return [array for block, part in parts for array in pack_block(block, part, layout, target.dtype)]
 
 
 def _load_on_gpu(
@@ -181,7 +170,7 @@ def compiled_network(
     function = load_main(module, target.num_threads)
     import tvm
 
-    arguments = [tvm.runtime.tensor(p) for p in parameters]
+    arguments, layout = [tvm.runtime.tensor(p) for p in parameters], layout_of(target)
     # One input buffer for all calls: the module reads it in place, so an inference costs one small copy.
     buffer = tvm.runtime.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))
     view = np.from_dlpack(buffer).reshape(image_shape)
@@ -189,9 +178,9 @@ def compiled_network(
     def run(image: Array) -> Array:
         np.copyto(view, image)
         logits = np.asarray(np.from_dlpack(function(buffer, *arguments)), np.float32)
-        return unpack_channels(logits, num_classes)[:, 0]
+        return layout.unpack(logits, num_classes, 1)[0, :, 0]
 
     return CompiledNetwork(run, functools.partial(function, buffer, *arguments))
 
 
-RUNTIMES = {"llvm": Runtime(_pack_channel_blocks, compiled_network), "cuda": Runtime(_pack_rows, _load_on_gpu)}
+RUNTIMES: dict[str, Load] = {"llvm": compiled_network, "cuda": _load_on_gpu}

@@ -1,1 +1,1 @@
-"""The command line: one function per command, which reads options, calls one workflow and prints lines."""
+"""The command line: one function per command. It reads options, calls one workflow and prints lines."""

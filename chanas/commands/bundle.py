@@ -182,7 +182,7 @@ def bench(
 def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool, as_json: bool) -> None:
     from chanas.bundle.codesign import CoDesign
     from chanas.devices.gpu_use import gpu_of
-    from chanas.measuring.local.locks import device_lock
+    from chanas.measuring.locks import device_lock
     from chanas.workflows.models.bench import benchmark_bundle
 
     loaded = CoDesign.load(bundle, target)
@@ -202,7 +202,7 @@ def _bench_bundle(bundle: Path, compile_: bool, target: str | None, shared: bool
 def _bench_tuned(
     network: TunedNetwork, compile_: bool, model: str | None, untuned: bool, profile: bool, as_json: bool
 ) -> None:
-    from chanas.measuring.local.locks import device_lock
+    from chanas.measuring.locks import device_lock
     from chanas.workflows.models.bench import BenchSettings, benchmark_tuned, open_origin
     from chanas.workflows.models.contenders import CONTENDERS
     from chanas.workflows.models.operators import by_cost, expensive_lines, operator_places, profile_lines
@@ -308,7 +308,7 @@ def _exported_weights(folder: Path) -> str | None:
 
 
 def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: int | None) -> None:
-    from chanas.measuring.local.locks import device_lock
+    from chanas.measuring.locks import device_lock
     from chanas.workflows.models.network_file import FORMATS, export_file
 
     if kind not in FORMATS:

@@ -21,6 +21,7 @@ from chanas.commands.options import (
     cost_model_of,
     usage_of,
 )
+from chanas.core.effort import AdaptEffort, TableEffort
 from chanas.core.usage import Usage
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
@@ -171,17 +172,21 @@ def fill(
 ) -> None:
     """Tune and time the blocks that the run's table lacks or has predicted, and nothing else."""
     from chanas.workflows.stages import tables
-    from chanas.workflows.stages.tuning import Tuning
 
     summary = tables.fill(
         RunDirectory(run),
         _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared)),
         space=space,
         num_classes=num_classes,
-        tuning=Tuning(
-            trials, sub_space or (), cost_model_of(cost_model, pretrained), calibrate, warm_start, tune_share
+        effort=TableEffort(
+            trials=trials,
+            tune_share=tune_share,
+            cost_model=cost_model_of(cost_model, pretrained),
+            warm_start=warm_start,
+            seed=seed,
+            sub_spaces=tuple(sub_space or ()),
+            calibrate=calibrate,
         ),
-        seed=seed,
     )
     if summary.num_predicted:
         typer.echo(f"predicted  {summary.num_predicted} of {summary.num_blocks} blocks, measured now")
@@ -234,8 +239,9 @@ def adapt(
         _checked(usage_of("cpu", threads, dtype, 1, rpc, key, devices)),
         space=space,
         num_classes=num_classes,
-        effort=adaptation.Adaptation(measure, sub_space or (), calibrate, trials),
-        seed=seed,
+        effort=AdaptEffort(
+            trials=trials, seed=seed, sub_spaces=tuple(sub_space or ()), calibrate=calibrate, measure=measure
+        ),
     )
     errors = sorted(made.predicted_errors)
     doubt = f", ± {errors[len(errors) // 2]:.1%} (median)" if errors else ""

@@ -31,6 +31,7 @@ from chanas.commands.options import (
     usage_of,
     with_pictures,
 )
+from chanas.core.effort import NetworkEffort, TableEffort
 from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
@@ -91,16 +92,23 @@ def prescheduler(
     if arch is not None or limit is not None:
         raise ConfigError("--arch and --limit go with --compile-only")
     from chanas import workflows
-    from chanas.workflows.stages.tuning import Tuning
 
     usage = usage_of(target, threads, dtype, batch, rpc, key, devices, shared)
     model = cost_model_of(cost_model, pretrained)
-    tuning = Tuning(trials, sub_space or (), model, calibrate, warm_start, tune_share)
-    task: dict[str, Any] = {"space": space, "num_classes": num_classes, "tuning": tuning}
+    effort = TableEffort(
+        trials=trials,
+        tune_share=tune_share,
+        cost_model=model,
+        warm_start=warm_start,
+        seed=seed,
+        sub_spaces=tuple(sub_space or ()),
+        calibrate=calibrate,
+    )
+    task: dict[str, Any] = {"space": space, "num_classes": num_classes, "effort": effort}
     if dry_run:
         typer.echo("\n".join(workflows.plan_table(RunDirectory(run), usage, **task)))
         return
-    _say(workflows.preschedule(RunDirectory(run), usage, **task, seed=seed))
+    _say(workflows.preschedule(RunDirectory(run), usage, **task))
 
 
 @with_pictures
@@ -162,7 +170,6 @@ def tune(
     shapes = parse_shapes(shape or ())
     changes = pictures.changes()
     from chanas.workflows.models.chain import Model
-    from chanas.workflows.models.effort import Effort
     from chanas.workflows.models.saving import check_place, default_folder
 
     with _failure_as_json(as_json):
@@ -178,12 +185,20 @@ def tune(
         usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
         folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
         check_place(folder, run)
-        effort = Effort(trials, minutes, cost_model_of(cost_model, pretrained), warm_start, early_stop, tune_share)
+        effort = NetworkEffort(
+            trials=trials,
+            tune_share=tune_share,
+            early_stop=early_stop,
+            cost_model=cost_model_of(cost_model, pretrained),
+            warm_start=warm_start,
+            seed=seed,
+            minutes=minutes,
+        )
         if dry_run:
             typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
             return
         with one_writer(folder, other="name another --out"):
-            tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), seed=seed, folder=folder)
+            tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), folder=folder)
             with named_wait("compiling the whole network, comparing and timing it"):
                 built = tuned.build()
             saved = built.save(folder)
@@ -223,7 +238,7 @@ def _failure_as_json(wanted: bool) -> Iterator[None]:
 
 def _timed_operators(saved: SavedModel) -> tuple[list[OperatorRow], str]:
     """The saved network's operators timed where they stand; none where they cannot be, as elsewhere, and why."""
-    from chanas.measuring.local.locks import device_lock
+    from chanas.measuring.locks import device_lock
     from chanas.workflows.models.operators import operator_places
 
     network = saved.open()

@@ -7,27 +7,18 @@ TVM is imported when it is first needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from chanas.compiler.cases import ReferenceCase
-from chanas.compiler.cpu import reference as cpu_reference
-from chanas.compiler.cpu.families import cpu_space
+from chanas.compiler.cpu.families import FAMILIES as CPU_FAMILIES
 from chanas.compiler.cpu.features import cpu_features
 from chanas.compiler.cpu.points import in_words
-from chanas.compiler.cuda import reference as cuda_reference
 from chanas.compiler.cuda.features import gpu_features
-from chanas.compiler.space import Named, ScheduleSpace
-from chanas.core.arch import BlockConfig
+from chanas.compiler.families import Families
+from chanas.compiler.space import Named, Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
-from chanas.network.folding import Array
 from chanas.operators.workload import Workload
-
-NetworkCase = Callable[
-    [Sequence[BlockConfig], Sequence[Mapping[str, Array]], Array, Array, HardwareTarget], ReferenceCase
-]
-"""Blocks, PyTorch's parameters by name of each, images float32[B, 3, R, R] and logits float32[B, classes] to a case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +27,8 @@ class Backend:
 
     space_version          raised whenever a point comes to mean another program: what is known of points of other
                            versions is not used
-    space                  the schedule space of an operator; ScheduleError where it is not there, or not in its dtype
+    families               the operators that it has kernels of
     features               one point's features for a cost model, as many for every operator
-    case                   the case of an operator or of a whole block, laid out as the kernels read it
-    network_case           the case of a whole network, for as many images as the target takes at once
     in_words               a point for people, from its groups
     worker                 arguments of Python that start a process which compiles and times
     timing                 how seconds are got, as a table's header says it; empty: by the clock
@@ -53,10 +42,8 @@ class Backend:
     """
 
     space_version: int
-    space: Callable[[Workload, HardwareTarget], ScheduleSpace[Any]]
+    families: Callable[[], Families]
     features: Callable[[ScheduleSpace[Any], Named, HardwareTarget], list[float]]
-    case: Callable[[Workload | BlockConfig, HardwareTarget], ReferenceCase]
-    network_case: NetworkCase
     in_words: Callable[[Named], str]
     worker: tuple[str, ...]
     timing: str = ""
@@ -74,21 +61,19 @@ def _gpu_words(named: Named) -> str:
     return ", ".join(f"{name.removeprefix('split_')} {' × '.join(map(str, group))}" for name, group in named.items())
 
 
-def _gpu_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
-    from chanas.compiler.cuda.families import gpu_space
+def _gpu_families() -> Families:
+    from chanas.compiler.cuda.families import FAMILIES
 
-    return gpu_space(workload, target)
+    return FAMILIES
 
 
 BACKENDS = {
     "llvm": Backend(
         space_version=1,
-        space=cpu_space,
+        families=lambda: CPU_FAMILIES,
         features=cpu_features,
-        case=cpu_reference.case_of,
-        network_case=cpu_reference.network_case,
         in_words=in_words,
-        worker=("-m", "chanas.measuring.local.worker"),
+        worker=("-m", "chanas.measuring.worker.cpu"),
         has_own_cores=True,
         keeps_caches=True,
         differs_by_process=True,
@@ -99,12 +84,10 @@ BACKENDS = {
     ),
     "cuda": Backend(
         space_version=2,
-        space=_gpu_space,
+        families=_gpu_families,
         features=gpu_features,
-        case=cuda_reference.gpu_case_of,
-        network_case=cuda_reference.gpu_network_case,
         in_words=_gpu_words,
-        worker=("-m", "chanas.measuring.local.cuda_worker"),
+        worker=("-m", "chanas.measuring.worker.cuda"),
         timing="device events, clock rates settled, L2 cold (flushed before each launch)",
     ),
 }
@@ -116,10 +99,18 @@ def backend_of(target: HardwareTarget) -> Backend:
 
 
 def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
-    """The space of a workload on a target, from its vector width and number of registers, or from a GPU's limits."""
-    return backend_of(target).space(workload, target)
+    """The space of a workload on a target, from its vector width and number of registers, or from a GPU's limits.
+
+    Raises:
+        ScheduleError: the operator is not there, or not in its dtype.
+    """
+    return backend_of(target).families().space(workload, target)
 
 
-def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:
-    """The case of an operator or of a whole block, laid out as the target's kernels read it."""
-    return backend_of(target).case(what, target)
+def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
+    """A `tirx.PrimFunc` of one operator alone, scheduled by `point`; its symbol is `main`.
+
+    Raises:
+        ScheduleError: the point is not in the workload's space, or the operator is not there.
+    """
+    return backend_of(target).families().program(workload, point, target)

@@ -1,11 +1,11 @@
-"""Expected results of an operator or a block, by PyTorch: inputs and outputs that every candidate is checked against
-before its time counts."""
+"""Expected results of an operator, a block or a network, by PyTorch: inputs and outputs that every candidate is checked
+against before its time counts, in the layout of its kernels."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,35 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import BlockConfig
-from chanas.network.bfloat16 import Bits, rounded
-from chanas.network.folding import fold_operators
+from chanas.core.target import HardwareTarget
+from chanas.network.folding import fold_operators, pack_block
 from chanas.operators.epilogues import Epilogue, leaky_slope
-from chanas.operators.steps import block_workloads
+from chanas.operators.layout import PLAIN, input_layout, layout_of
+from chanas.operators.precision import FLOAT32, Array, Precision, Stored, precision_of
+from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
-
-Array = npt.NDArray[np.float32]
-Stored = Array | Bits
-
-FLOAT32_TOLERANCE = 1e-4
-"""Sums of up to ~1000 terms in another order than PyTorch's."""
-BFLOAT16_OPERATOR_TOLERANCE = 5e-3
-"""Inputs and weights are rounded in the reference too; a sum that lies a little to the other side of the middle of two
-bfloat16 numbers comes out one step away, which is at most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half."""
-FLOAT16_OPERATOR_TOLERANCE = 2e-3
-"""Same as for bfloat16, with three bits more; also for TF32, which rounds factors by up to 2⁻¹¹."""
-BFLOAT16_BLOCK_TOLERANCE = 2e-2
-"""Against PyTorch in float32: every weight and each operator's output is rounded by up to 2⁻⁹, three to six times;
-5e-3 is usual."""
-BFLOAT16_NETWORK_TOLERANCE = 5e-2
-"""Against PyTorch in float32, over some twenty blocks in a row; under 1e-2 is usual."""
-
-
-_OPERATOR_TOLERANCES = {
-    "float32": FLOAT32_TOLERANCE,
-    "bfloat16": BFLOAT16_OPERATOR_TOLERANCE,
-    "float16": FLOAT16_OPERATOR_TOLERANCE,
-    "tf32": FLOAT16_OPERATOR_TOLERANCE,
-}
 
 
 @dataclass(frozen=True)
@@ -50,24 +28,32 @@ class ReferenceCase:
     """One call of a compiled function: arguments in call order without the output, and the output that it must give.
 
     `weights` tells which arguments are weights: those are cold in a network and are rotated among copies when timed.
-    A result is right when it is within `tolerance` of the largest expected magnitude. What is stored as bfloat16 is
-    uint16 bits, `expected` too where the function's output is.
+    A result is right when it is within `tolerance` of the largest expected magnitude. All numbers are as they are in
+    memory, bfloat16 as bits.
     """
 
     arguments: tuple[Stored, ...]
     weights: tuple[int, ...]
     expected: Stored
-    tolerance: float = FLOAT32_TOLERANCE
+    tolerance: float = FLOAT32.operator_tolerance
 
     @property
     def weight_bytes(self) -> int:
         return sum(self.arguments[i].nbytes for i in self.weights)
 
     def save(self, path: Path) -> None:
-        """An uncompressed .npz that `chanas.measuring.local.worker` reads."""
+        """An uncompressed .npz."""
         named: dict[str, npt.NDArray[Any]] = {f"argument{i}": a for i, a in enumerate(self.arguments)}
         named |= {"expected": self.expected, "tolerance": np.array(self.tolerance)}
         np.savez(path, weights=np.array(self.weights, dtype=np.int64), **named)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path) -> ReferenceCase:
+        """Inverse of `save`."""
+        with np.load(path, allow_pickle=False) as data:
+            num = sum(name.startswith("argument") for name in data.files)
+            arguments = tuple(data[f"argument{i}"] for i in range(num))
+            return cls(arguments, tuple(map(int, data["weights"])), data["expected"], float(data["tolerance"]))
 
 
 def case_seed(key: str) -> int:
@@ -93,21 +79,24 @@ class OperatorTensors:
     out: Array
 
 
-def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorTensors:
-    """Random input and weights of an operator alone, and PyTorch's answer; the input has numbers such as NaN if `odd`
-    has some."""
+def operator_tensors(
+    workload: Workload, odd: Sequence[float] = (), *, gate_rounds_weights: bool = False
+) -> OperatorTensors:
+    """Random input and weights of an operator alone, and PyTorch's answer.
+
+    Args:
+        odd: numbers such as NaN that the input has.
+        gate_rounds_weights: a gate is multiplied with the weights and these are rounded, not the input.
+    """
     import torch
 
     rng = np.random.default_rng(case_seed(workload.key))
     inp, out, (rows, columns) = workload.in_channels, workload.out_channels, workload.axes
-    in_bits, in_halves = (workload.input_storage == storage for storage in ("uint16", "float16"))
-
-    def stored_value(values: Array) -> Array:
-        return rounded(values) if in_bits else values.astype(np.float16).astype(np.float32) if in_halves else values
+    rounded = workload.input_precision.rounded
 
     def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Array:
         values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
-        return stored_value(values)
+        return rounded(values)
 
     x = drawn((workload.batch, inp, rows.size, columns.size))
     if odd:
@@ -119,16 +108,16 @@ def operator_tensors(workload: Workload, odd: Sequence[float] = ()) -> OperatorT
     if workload.has_weights:
         shape = (out, workload.channels_per_group, rows.kernel, columns.kernel)
         weight = rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(np.prod(shape[1:])))
-        weight = stored_value(weight) if workload.in_pairs or in_halves else weight
+        weight = rounded(weight)
         bias = rng.standard_normal(out, dtype=np.float32)
         multiplied = weight
         if workload.scaled:
             gate = drawn((workload.batch, inp), uniform=True)
-            if in_bits and scales_weights(workload):  # which one image alone can
+            if gate_rounds_weights:  # which one image alone can
                 multiplied = rounded(weight * gate[:, :, None, None])
             else:
                 value = value * torch.from_numpy(gate)[:, :, None, None]
-                value = torch.from_numpy(stored_value(value.numpy()))
+                value = torch.from_numpy(rounded(value.numpy()))
         if workload.prologue is not None:
             shift = drawn((workload.batch, inp))
             value = _activated(value + torch.from_numpy(shift)[:, :, None, None], workload.prologue)
@@ -182,9 +171,66 @@ def _convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:
     return functional.conv2d(value, weight, bias, stride, padding, dilation, workload.num_groups)
 
 
-def operator_tolerance(workload: Workload) -> float:
-    """Largest relative error of an operator alone that is right."""
-    return _OPERATOR_TOLERANCES[workload.dtype]
+def operator_case(workload: Workload, target: HardwareTarget, odd: Sequence[float] = ()) -> ReferenceCase:
+    """The case of an operator alone; its input has numbers such as NaN if `odd` has some."""
+    layout, precision = layout_of(target), precision_of(workload.dtype)
+    on_weights = scales_weights(workload) and target.gpu is None and precision.per_word > 1
+    tensors = operator_tensors(workload, odd, gate_rounds_weights=on_weights)
+    arguments = [input_layout(workload, layout).pack(tensors.x, workload.input_precision)]
+    if tensors.weight is not None and tensors.bias is not None:
+        arguments += layout.pack_parameters(workload, tensors.weight, tensors.bias)
+    weights = tuple(range(1, len(arguments)))
+    extras = (tensors.gate, tensors.shift, tensors.residual)
+    arguments += [layout.pack(extra, workload.input_precision) for extra in extras if extra is not None]
+    expected = layout.expected(workload, tensors.out)
+    return ReferenceCase(tuple(arguments), weights, expected, precision.operator_tolerance)
+
+
+def block_case(block: BlockConfig, target: HardwareTarget) -> ReferenceCase:
+    """Random input and weights of a whole block, and PyTorch's answer (batch normalisation folded in ours).
+
+    PyTorch computes in float32 whatever the dtype, on processors from an input that is rounded where ours is.
+    """
+    operators, layout = device_workloads(block, target), layout_of(target)
+    first, precision = operators[0], precision_of(target.dtype)
+    x, out, tensors = random_block(block, first.input_precision if target.gpu is None else FLOAT32, target.batch)
+    packed = input_layout(first, layout).pack(x, first.input_precision)
+    parameters = pack_block(block, tensors, layout, target.dtype)
+    weights = tuple(range(1, 1 + len(parameters)))
+    expected = layout.expected(operators[-1], out)
+    return ReferenceCase((packed, *parameters), weights, expected, precision.block_tolerance)
+
+
+def network_case(
+    blocks: Sequence[BlockConfig],
+    parameters: Sequence[Mapping[str, Array]],
+    images: Array,
+    logits: Array,
+    target: HardwareTarget,
+) -> ReferenceCase:
+    """A whole network for as many images as the target takes at once.
+
+    Args:
+        parameters: PyTorch's by name of each block.
+        images: float32[B, 3, R, R].
+        logits: float32[B, classes], PyTorch's answer.
+    """
+    layout = layout_of(target)
+    packed = [
+        part
+        for block, tensors in zip(blocks, parameters, strict=True)
+        for part in pack_block(block, tensors, layout, target.dtype)
+    ]
+    last = device_workloads(blocks[-1], target)[-1]
+    arguments = (PLAIN.pack(images), *packed)
+    expected = layout.expected(last, logits)
+    tolerance = precision_of(target.dtype).network_tolerance
+    return ReferenceCase(arguments, tuple(range(1, len(arguments))), expected, tolerance)
+
+
+def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:
+    """The case of an operator or of a whole block, laid out as the target's kernels read it."""
+    return operator_case(what, target) if isinstance(what, Workload) else block_case(what, target)
 
 
 def plain_block_case(block: BlockConfig) -> ReferenceCase:
@@ -192,15 +238,16 @@ def plain_block_case(block: BlockConfig) -> ReferenceCase:
     and bias float32[1, C_out, 1, 1] of each operator, batch normalisation folded."""
     x, out, tensors = random_block(block)
     arguments = [x]
-    for _, weight, bias in fold_operators(block, tensors):
-        arguments += [weight.reshape(*weight.shape, *([1] * (4 - weight.ndim))), bias.reshape(1, -1, 1, 1)]
+    for operator in fold_operators(block, tensors):
+        arguments += PLAIN.pack_parameters(*operator)
     return ReferenceCase(tuple(arguments), tuple(range(1, len(arguments))), out)
 
 
 def random_block(
-    block: BlockConfig, round_input: bool = False, batch: int = 1
+    block: BlockConfig, precision: Precision = FLOAT32, batch: int = 1
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Input float32[B, C, S, S], PyTorch's output and the parameters by name of a block with random ones."""
+    """Input float32[B, C, S, S] of numbers that a precision has, PyTorch's output, and the parameters by name of a
+    block with random ones."""
     import torch
 
     from chanas.network.static import block_module, randomise_statistics
@@ -211,8 +258,7 @@ def random_block(
         module = block_module(block).eval()
         randomise_statistics(module, seed)
         x = torch.randn(batch, block.in_channels, block.input_size, block.input_size)
-        if round_input:
-            x = torch.from_numpy(rounded(x.numpy()))
+        x = torch.from_numpy(precision.rounded(x.numpy()))
         out = module(x.flatten(1) if block.kind == "classifier" else x)
         tensors = {name: value.numpy() for name, value in module.state_dict().items()}
     return x.numpy(), np.ascontiguousarray(out.numpy()), tensors

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 
-from chanas.compiler.intrinsics import register_intrinsic
 from chanas.operators.epilogues import Epilogue, check_epilogue, leaky_slope
 
 _AT_LEAST, _AT_MOST = "tirx.chanas_at_least", "tirx.chanas_at_most"
@@ -37,6 +37,23 @@ _GELU_TERMS = (
     *(-0.164006796, 0.218515882, -0.0511630303, -0.177200849, 0.271863721, -0.206803881, 0.0945589416),
     *(-0.0250081801, 0.00297976843),
 )
+
+
+def register_intrinsic(name: str, description: str, lowerings: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Make a call known to the compiler, as one without effects that may be of vectors.
+
+    Args:
+        name: begins with `tirx.`.
+        lowerings: what becomes of a call, by the kind of target; `default` is for all others.
+    """
+    from tvm.ir import _ffi_api
+
+    _ffi_api.RegisterOp(name, description)
+    tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
+    tvm.ir.register_op_attr(name, "TVectorizable", True)
+    tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+    for target, lower in lowerings.items():
+        tirx.op.register_intrin_lowering(name, target=target, f=lower)
 
 
 def _float(value: float) -> Any:

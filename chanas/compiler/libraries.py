@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.compiler import elf
-from chanas.compiler.linkers import library_maker
+from chanas.compiler.toolchains import library_maker
 from chanas.core.target import HardwareTarget
 
 _LOOKED_UP = ("__tvm_ffi_", "__TVM")

@@ -7,11 +7,12 @@ so that they always divide), then loop order, fusion, unrolling, and where produ
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -23,7 +24,7 @@ Point = tuple[int, ...]
 Named = dict[str, tuple[int, ...]]
 """The groups of a point by the names of their coordinates, as tuning sees it."""
 Decoded = TypeVar("Decoded")
-"""A point as its family's schedules see it: a dataclass with a field for each coordinate."""
+"""A point as its family's schedules see it: a dataclass whose fields declare their coordinates (`loop`, `choice`)."""
 
 
 class Split(NamedTuple):
@@ -33,14 +34,15 @@ class Split(NamedTuple):
     inner: int
 
 
-def split_of(named: Named, loop: str) -> Split:
-    """The two factors of a loop."""
-    return Split(*named[f"split_{loop}"])
+def loop(name: str) -> Any:
+    """A field of a point that has the factors of a loop, as a named tuple."""
+    return field(metadata={"coordinate": f"split_{name}", "absent": None})
 
 
-def choice_of(named: Named, name: str, default: int = 0) -> int:
-    """A choice, or its default where the space has no such coordinate."""
-    return named[name][0] if name in named else default
+def choice(name: str, absent: int = 0) -> Any:
+    """A field of a point that has a choice, as a number, an enumeration or a truth; `absent` where a space does not
+    have the coordinate."""
+    return field(metadata={"coordinate": name, "absent": (absent,)})
 
 
 def read_point(text: str) -> Point:
@@ -89,19 +91,35 @@ class Coordinate:
 class ScheduleSpace(Generic[Decoded]):
     """The points of one workload on one target.
 
-    read      a point as its schedules see it, from its groups
-    is_legal  rules out combinations (too many accumulators, say)
+    point_type  the dataclass of a point as its schedules see it
+    is_legal    rules out combinations (too many accumulators, say)
     """
 
     workload: Workload
     coordinates: tuple[Coordinate, ...]
-    read: Callable[[Named], Decoded] = field(compare=False)
+    point_type: type[Decoded] = field(compare=False)
     is_legal: Callable[[Decoded], bool] = field(compare=False)
 
     @property
     def length(self) -> int:
         """Integers in a point."""
         return sum(c.width for c in self.coordinates)
+
+    @functools.cached_property
+    def _declared(self) -> tuple[tuple[str, Callable[..., Any], tuple[int, ...] | None], ...]:
+        """Coordinate, type, and what stands in place of an absent coordinate, of each field of a point."""
+        types = get_type_hints(self.point_type)
+        fields: Sequence[dataclasses.Field[Any]] = dataclasses.fields(self.point_type)  # type: ignore[arg-type]
+        return tuple((f.metadata["coordinate"], types[f.name], f.metadata["absent"]) for f in fields)
+
+    def read(self, named: Named) -> Decoded:
+        """A point as its schedules see it, from its groups."""
+        return self.point_type(
+            *[
+                make(*(named[name] if absent is None else named.get(name, absent)))
+                for name, make, absent in self._declared
+            ]
+        )
 
     def legal(self, named: Named) -> bool:
         """True if options of the coordinates, one of each, are a point together."""

@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -318,6 +319,14 @@ class SearchSpace:
     @property
     def sub_spaces(self) -> tuple[SubSpace, ...]:
         return tuple(SubSpace(r, w) for r, w in itertools.product(self.resolutions, self.width_multipliers))
+
+    def named_sub_spaces(self, keys: Sequence[str]) -> tuple[SubSpace, ...]:
+        """Sub-spaces from keys such as r224-w1; all without any. Raises ConfigError: there is no such one."""
+        known = {s.key: s for s in self.sub_spaces}
+        for key in keys:
+            if key not in known:
+                raise ConfigError(unknown_name("sub-space", key, known))
+        return tuple(known[key] for key in keys) or self.sub_spaces
 
     @property
     def num_architectures(self) -> int:

@@ -3,9 +3,7 @@ neither torch nor tvm nor a CUDA toolkit has to be installed."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 MAX_REGISTERS_PER_THREAD = 255
 """Limit of every architecture since sm_35 (CUDA C++ Programming Guide, "Technical specifications per compute
@@ -41,6 +39,3 @@ class GPUFeatures:
     def capability(self) -> int:
         """Compute capability times ten: 90 of sm_90 and sm_90a."""
         return int(self.arch.removeprefix("sm_").rstrip("af"))
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)

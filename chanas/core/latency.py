@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.codec import fields_from_json, fields_to_json
 from chanas.core.genome import BlockTable, FloatArray, Genomes
 from chanas.core.target import HardwareTarget, differences, tvm_version
 from chanas.core.units import is_seconds
@@ -23,8 +24,6 @@ from chanas.files.writing import write_json
 # Tables with predicted rows are of the newer schema; others are written as they always were.
 SCHEMA, PREDICTED_SCHEMA = 1, 2
 _DISAGREES = 0.05
-# Of a header: what is a list in JSON, and what is left out where there is none.
-_LISTS, _OPTIONAL = ("warm_starts", "adapted_from", "taken_over"), ("timing", "adapted_from", "taken_over")
 _ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -58,14 +57,12 @@ class LUTHeader:
     """Operators that were not tuned: `operator`, and `source`, the one whose schedule it took over."""
 
     def to_json(self) -> dict[str, Any]:
-        lists = {name: list(getattr(self, name)) for name in _LISTS}
-        data = {**dataclasses.asdict(self), "target": self.target.to_json(), **lists}
-        return {key: value for key, value in data.items() if value or key not in _OPTIONAL}
+        return fields_to_json(self, ("timing", "adapted_from", "taken_over"))
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LUTHeader:
-        lists = {name: tuple(data.get(name, ())) for name in _LISTS}
-        return cls(**{**data, "target": HardwareTarget.from_json(data["target"]), **lists})
+        header: LUTHeader = fields_from_json(cls, data)
+        return header
 
 
 @dataclass(frozen=True)
@@ -89,6 +86,7 @@ class LUTRow:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LUTRow:
+        """Inverse of `to_json`; by hand, as a table has thousands."""
         return cls(**{**data, "schedules": tuple((key, tuple(point)) for key, point in data["schedules"])})
 
 
@@ -148,13 +146,12 @@ class Calibration:
     disagreement: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form, without the fields that are None."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return fields_to_json(self, ("misses", "disagreement"))
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Calibration:
-        misses = data.get("misses")
-        return cls(**{**data, "misses": None if misses is None else CacheMisses(**misses)})
+        calibration: Calibration = fields_from_json(cls, data)
+        return calibration
 
     @property
     def standard_error(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
 
+from chanas.core.codec import fields_from_json, fields_to_json
 from chanas.core.gpu import GPUFeatures
 from chanas.core.processor import Processor, host_processor
 from chanas.core.usage import DTYPES as DTYPES
@@ -109,13 +110,12 @@ class HardwareTarget:
     def to_json(self) -> dict[str, Any]:
         """The JSON form, without the fields that only other devices have: the file of a processor names no GPU and no
         batch."""
-        unnamed = {f.name: f.default for f in dataclasses.fields(self) if f.name in _OMITTED}
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in unnamed or v != unnamed[k]}
+        return fields_to_json(self, _OMITTED)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> HardwareTarget:
-        gpu, mattr = data.get("gpu"), tuple(data.get("mattr", ()))
-        return cls(**{**data, "mattr": mattr, "gpu": None if gpu is None else GPUFeatures(**gpu)})
+        target: HardwareTarget = fields_from_json(cls, data)
+        return target
 
     def tvm_target(self, host: Processor | None = None) -> Any:
         """The `tvm.target.Target` of the device (imports tvm).
@@ -176,7 +176,7 @@ def processor_dtypes(processor: Processor) -> tuple[str, ...]:
 
 def gpu_target(name: str, device: str, gpu: GPUFeatures, l2_bytes: int) -> HardwareTarget:
     """A GPU as a target: threads load 16 bytes at most at once, which is a vector of four."""
-    identity = {"device": device, "l2": l2_bytes, **gpu.to_json()}
+    identity = {"device": device, "l2": l2_bytes, **fields_to_json(gpu)}
     return HardwareTarget(
         name=name,
         kind="cuda",

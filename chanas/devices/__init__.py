@@ -1,1 +1,1 @@
-"""This machine: its CPU and GPU found, its cores shared out, its runtimes loaded, calls timed on it."""
+"""This machine: CPU and GPU found, cores shared out, runtimes loaded, calls timed."""

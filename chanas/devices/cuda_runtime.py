@@ -170,7 +170,7 @@ def compiled_network(
     addresses of its first call.
 
     Args:
-        parameters: arrays of each operator, as `chanas.network.folding.pack_block_rows` gives them.
+        parameters: arrays of each operator, as `chanas.network.folding.pack_block` gives them.
     """
     import numpy as np
 

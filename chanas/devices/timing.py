@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _CALLS_FOR_ESTIMATE = 3
@@ -36,6 +36,25 @@ class TimingSettings:
     max_spread: float = 0.02
     cold_bytes: int = 0
     code_copies: int = 1
+
+    def cold(self, cold_bytes: int, code_copies: int = 1) -> TimingSettings:
+        """The same with weights, and code, as cold as they are inside a network."""
+        return replace(self, cold_bytes=cold_bytes, code_copies=code_copies)
+
+
+ONCE = TimingSettings(repeats=1, min_repeat_s=1e-6)
+"""One short repeat, where the question is whether a program works."""
+TRIAL = TimingSettings(repeats=5, min_repeat_s=0.001, max_spread=0.04)
+"""A schedule of an operator."""
+TURNS = TimingSettings(repeats=15, min_repeat_s=0.002)
+"""The best schedules of an operator again, in turns."""
+BLOCK = TimingSettings(repeats=7, min_repeat_s=0.002, max_spread=0.02)
+"""One of several rounds of a block."""
+NETWORK = TimingSettings(repeats=5, min_repeat_s=0.01)
+"""One of many short rounds of a whole network. They tell more than a third as many of 15 repeats, which take as long:
+what disturbs outlasts either."""
+CANARY = TimingSettings(repeats=7, min_repeat_s=0.0005)
+"""A reading of the canary."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
-from chanas.compiler.c_toolchain import find_c_toolchain
-from chanas.compiler.cases import BFLOAT16_NETWORK_TOLERANCE, FLOAT32_TOLERANCE
-from chanas.compiler.cpu.shapes import input_shape, output_shape
-from chanas.compiler.cpu.static_library import Kernels, aligned
-from chanas.compiler.linkers import TOOLS, Tools
+from chanas.compiler.cpu.c_kernels import CallList, Place
+from chanas.compiler.cpu.module import program_module
+from chanas.compiler.program import Program
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig
+from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
 from chanas.export import c_sources
+from chanas.export.driver import build_calls, driver, write_weights
 from chanas.export.folders import (
     Exported,
     Schedules,
@@ -33,24 +31,25 @@ from chanas.export.folders import (
     why_not_here,
     write_folder,
 )
-from chanas.export.kernels import build_kernels
+from chanas.export.memory_plan import plan_memory
 from chanas.export.signature import Tensor, signature
-from chanas.export.trials import Check, RunExample, find_runner, largest_error, run_example, try_example
+from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import pack_block, split_tensors
+from chanas.operators.layout import layout_of
+from chanas.operators.precision import precision_of
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.ideas import default_points
 
 _TITLE = "An image classifier"
 _CHECKED_IMAGES = 4
-_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "bfloat16": BFLOAT16_NETWORK_TOLERANCE}
-_ITEM_BYTES = {"float32": 4, "uint16": 2}
-
-_BUFFERS = """\
-    /* Blocks write to these two in turns, and read what the one before them wrote. */
-    unsigned char even[{}] __attribute__((aligned(ALIGNMENT)));
-    unsigned char odd[{}] __attribute__((aligned(ALIGNMENT)));"""
+_FACTS = """
+const char *const {name}_class_names[{macro}_CLASSES] = {{
+{class_names}
+}};
+const float {name}_mean[{macro}_CHANNELS] = {{{mean}}}, {name}_std[{macro}_CHANNELS] = {{{std}}};
+"""
 
 Points = tuple[tuple[Point, ...], ...]
 """A schedule point for each operator of each block."""
@@ -92,12 +91,14 @@ def export(
     toolchain = find_c_toolchain(schedules.target.mtriple, tools)
     with one_writer(out, other="name another place"), scratch_folder() as scratch:
         name = free_name(usable, name, toolchain, scratch)
-        kernels = build_kernels(name, loaded.blocks, points, schedules.target, scratch)
-        offsets = _write_weights(loaded, schedules.target, scratch / "weights.bin")
-        values = _source_values(loaded, schedules.target, kernels, offsets)
-        sources = Sources(name, "classifier", _TITLE, schedules, values, kernels.objects, kernels.features, toolchain)
-        program = build_example(sources, scratch)
-        return write_folder(sources, _check(loaded, schedules, program, run), scratch, out)
+        module, program = scratch / "module.json", Program.from_blocks(loaded.blocks, points, schedules.target)
+        module.write_text(program_module(program, {}, schedules.target).to_json())
+        calls = build_calls(name, module, 1, schedules.target, scratch)
+        offsets, num_bytes = write_weights(_parameters(loaded, schedules.target), calls, scratch / "weights.bin")
+        values = {**_source_values(loaded, name, calls, offsets), "WEIGHT_BYTES": num_bytes}
+        sources = Sources(name, "classifier", _TITLE, schedules, values, calls.objects, calls.features, toolchain)
+        example = build_example(sources, scratch)
+        return write_folder(sources, _check(loaded, schedules, example, run), scratch, out)
 
 
 # ---- schedules ------------------------------------------------------------------------------------------------------
@@ -139,57 +140,36 @@ def _own_schedules(bundle: CoDesign, name: str | None) -> tuple[Schedules, Point
 
 
 # ---- what goes into the library -------------------------------------------------------------------------------------
-def _write_weights(bundle: CoDesign, target: HardwareTarget, path: Path) -> list[int]:
-    """The packed weights of all blocks in one file; returns where each block's begin, and the end of the last."""
-    offsets = [0]
+def _parameters(bundle: CoDesign, target: HardwareTarget) -> Iterator[Array]:
+    """The packed weights of each block."""
     parts = split_tensors(bundle.tensors, len(bundle.blocks))
-    with open(path, "wb") as file:
-        for block, tensors in zip(bundle.blocks, parts, strict=True):
-            packed = pack_block(block, tensors, target.vector_lanes, target.dtype).tobytes()
-            file.write(packed.ljust(aligned(len(packed)), b"\0"))
-            offsets.append(offsets[-1] + aligned(len(packed)))
-    return offsets
+    for block, tensors in zip(bundle.blocks, parts, strict=True):
+        yield from pack_block(block, tensors, layout_of(target), target.dtype)
 
 
-def _buffer_bytes(blocks: Sequence[BlockConfig], target: HardwareTarget) -> tuple[int, int]:
-    """Bytes of what blocks 0, 2, 4, … write to; of what the others write to and a copy of the image lies in."""
-    lanes, sizes = target.vector_lanes, [0, 0]
-    image = block_workloads(blocks[0], target.dtype)[0]
-    sizes[1] = math.prod(input_shape(image, lanes)) * _ITEM_BYTES[image.input_storage]
-    for i, block in enumerate(blocks):
-        last = block_workloads(block, target.dtype)[-1]
-        output = math.prod(output_shape(last, lanes)) * _ITEM_BYTES[last.output_storage]
-        sizes[i % 2] = max(sizes[i % 2], output)
-    return aligned(sizes[0]), aligned(sizes[1])
-
-
-def _source_values(
-    bundle: CoDesign, target: HardwareTarget, kernels: Kernels, offsets: Sequence[int]
-) -> dict[str, Any]:
+def _source_values(bundle: CoDesign, name: str, calls: CallList, offsets: Mapping[Place, int]) -> dict[str, Any]:
     """Return the values of the placeholders in the source templates."""
     assert bundle.preprocess is not None
     resolution = bundle.architecture.resolution
-    even_bytes, odd_bytes = _buffer_bytes(bundle.blocks, target)
     shape = (bundle.space.in_channels, resolution, resolution)
     image = Tensor("image", "image", shape, "float32")
     logits = Tensor("logits", "logits", (len(bundle.class_names),), "float32")
     return {
         **signature([image], [logits]),
+        **driver([image], [logits], calls, plan_memory(calls, [image.num_bytes]), offsets),
         "ARCHITECTURE": bundle.architecture.key,
         "WEIGHTS_HASH": c_sources.comment(str(bundle.document["hashes"]["weights.safetensors"])),
         "CHANNELS": bundle.space.in_channels,
         "RESOLUTION": resolution,
         "SHORT_SIDE": round(resolution / bundle.preprocess.crop_ratio),
         "CLASSES": len(bundle.class_names),
-        "CLASS_NAMES": ",\n".join(f"    {c_sources.string(c)}" for c in bundle.class_names),
-        "MEAN": c_sources.numbers(bundle.preprocess.mean),
-        "STD": c_sources.numbers(bundle.preprocess.std),
-        "KERNELS": "\n".join(f"INTERNAL kernel {symbol};" for symbol in dict.fromkeys(kernels.symbols)),
-        "BLOCKS": ",\n".join(f"    {{{s}, {o}}}" for s, o in zip(kernels.symbols, offsets[:-1], strict=True)),
-        "BUFFERS": _BUFFERS.format(even_bytes, odd_bytes),
-        "WORKSPACE_BYTES": kernels.workspace_bytes,
-        "WEIGHT_BYTES": offsets[-1],
-        "STATIC_BYTES": even_bytes + odd_bytes + kernels.workspace_bytes,
+        "FACTS": _FACTS.format(
+            name=name,
+            macro=name.upper(),
+            class_names=",\n".join(f"    {c_sources.string(c)}" for c in bundle.class_names),
+            mean=c_sources.numbers(bundle.preprocess.mean),
+            std=c_sources.numbers(bundle.preprocess.std),
+        ),
     }
 
 
@@ -214,4 +194,6 @@ def _check(bundle: CoDesign, schedules: Schedules, program: Path, run: RunExampl
         yield largest_error(np.array(rows, dtype=np.float32).reshape(expected.shape), expected)
 
     runner = find_runner(target, schedules.why_not)
-    return try_example(program, runner, errors, tried, ("logits", "PyTorch's"), _TOLERANCE[target.dtype])
+    return try_example(
+        program, runner, errors, tried, ("logits", "PyTorch's"), precision_of(target.dtype).network_tolerance
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 import chanas
 from chanas.compiler.backends import backend_of
-from chanas.compiler.c_toolchain import CToolchain
+from chanas.compiler.toolchains import CToolchain
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.host import load_target
@@ -254,7 +254,7 @@ def build_example(sources: Sources, scratch: Path) -> Path:
     parts = {"MEMORY": "memory.h", "PROCESSOR": processor, "RUNTIME": "runtime.c", "HANDLES": "handles.c"}
     for part, template in (parts | {"EXAMPLE": "example.c", "HANDLE_FUNCTIONS": "handles.h"}).items():
         values[part] = c_sources.filled(template, values)
-    for template in ("own.c", *(f"{sources.kind}/{file}" for file in ("network.h", "run.c", "main.c"))):
+    for template in ("own.c", "run.c", f"{sources.kind}/network.h", f"{sources.kind}/main.c"):
         file = template.rpartition("/")[2]
         _fill(template, values, scratch / (sources.header if file == "network.h" else file))
     _fill("weights.s", values, scratch / "weights.s")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.compiler.linkers import is_native
+from chanas.compiler.toolchains import is_native
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.measuring.checks.qemu import emulator_program

@@ -4,7 +4,7 @@ fills its outputs, whatever these are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,11 @@ import numpy as np
 from safetensors import safe_open
 
 from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
-from chanas.compiler.c_toolchain import find_c_toolchain
-from chanas.compiler.cases import FLOAT32_TOLERANCE
-from chanas.compiler.cpu.call_list import CallList, Place
-from chanas.compiler.cpu.static_library import aligned
-from chanas.compiler.linkers import TOOLS, Tools
+from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
 from chanas.core.units import format_bytes
 from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources
+from chanas.export.driver import build_calls, driver, write_weights
 from chanas.export.folders import (
     Exported,
     Schedules,
@@ -33,12 +30,12 @@ from chanas.export.folders import (
     why_not_here,
     write_folder,
 )
-from chanas.export.kernels import build_calls
-from chanas.export.memory_plan import MemoryPlan, plan_memory
+from chanas.export.memory_plan import plan_memory
 from chanas.export.signature import TYPES, Tensor, signature
 from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
+from chanas.operators.precision import FLOAT32
 
 _TITLE = "A neural network"
 _MOST_BYTES = (1 << 31) - (1 << 26)
@@ -48,10 +45,6 @@ _NUM_INDICES = 2
 """Whole numbers may be indices, of which any table has two."""
 _LEAST_OUTPUT = 0.01
 """Outputs this small are shares among many classes; even smaller ones may be what rounding left of a zero."""
-_BUFFERS = """\
-    /* What kernels leave for each other, and copies of inputs whose addresses are no multiples of the alignment. */
-    unsigned char memory[{}] __attribute__((aligned(ALIGNMENT)));"""
-_WEIGHTS_BASE, _MEMORY_BASE, _FIRST_INPUT_BASE = 0, 1, 2
 
 
 def export_tuned(
@@ -92,18 +85,16 @@ def export_tuned(
             raise CheckpointError(f"{module} has other outputs than the network; make the folder again")
         plan = plan_memory(calls, [t.num_bytes for t in inputs])
         check_size((network.folder / WEIGHTS).stat().st_size + plan.num_bytes)
-        offsets, num_bytes = _write_weights(network, calls, scratch / "weights.bin")
+        offsets, num_bytes = write_weights(_parameters(network), calls, scratch / "weights.bin")
         values = {
             **signature(inputs, outputs),
             **_described(name, inputs, outputs),
-            **_driver(inputs, outputs, calls, plan, offsets),
+            **driver(inputs, outputs, calls, plan, offsets),
             **_example(inputs, outputs),
             "NETWORK": c_sources.comment(_origin(network)),
             "WEIGHTS_HASH": c_sources.comment(str(network.document["hashes"][WEIGHTS])),
             "WEIGHT_BYTES": num_bytes,
-            "BUFFERS": _BUFFERS.format(max(plan.num_bytes, 1)),
-            "WORKSPACE_BYTES": calls.workspace_bytes,
-            "STATIC_BYTES": plan.num_bytes + calls.workspace_bytes,
+            "FACTS": "",
         }
         title = f"{_TITLE}; {network.remark}" if network.remark else _TITLE
         sources = Sources(name, "network", title, schedules, values, calls.objects, calls.features, toolchain)
@@ -152,23 +143,9 @@ def _tensors(network: TunedNetwork) -> tuple[list[Tensor], list[Tensor]]:
     return found[:num], found[num:]
 
 
-def _write_weights(network: TunedNetwork, calls: CallList, path: Path) -> tuple[dict[Place, int], int]:
-    """Parameters and constants in one file, one in memory at a time; returns where each begins, and the end of the
-    last."""
-    offsets, end = {}, 0
-    with safe_open(network.folder / WEIGHTS, "numpy") as stored, open(path, "wb") as file:
-
-        def parts() -> Iterator[tuple[Place, Array]]:
-            yield from (
-                (Place("parameter", i), stored.get_tensor(n)) for i, n in enumerate(network.document["parameters"])
-            )
-            yield from ((Place("constant", i), np.fromfile(c, np.uint8)) for i, c in enumerate(calls.constants))
-
-        for place, content in parts():
-            offsets[place], end = end, end + aligned(content.nbytes)
-            content.tofile(file)
-            file.write(bytes(end - offsets[place] - content.nbytes))
-    return offsets, end
+def _parameters(network: TunedNetwork) -> Iterator[Array]:
+    with safe_open(network.folder / WEIGHTS, "numpy") as stored:
+        yield from (stored.get_tensor(name) for name in network.document["parameters"])
 
 
 def check_size(num_bytes: int) -> None:
@@ -191,40 +168,6 @@ def _described(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -
         "SIZES": "\n".join(sizes),
         "INPUTS": "\n".join(t.describe() for t in inputs),
         "OUTPUTS": "\n".join(t.describe() for t in outputs),
-    }
-
-
-def _driver(
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    calls: CallList,
-    plan: MemoryPlan,
-    weights: Mapping[Place, int],
-) -> dict[str, Any]:
-    """Values of the placeholders in what calls the kernels. Its variables have numbers: names might hide others."""
-
-    def located(place: Place) -> tuple[int, int]:
-        """The index of a base, and the offset there."""
-        if place.kind == "input":
-            return _FIRST_INPUT_BASE + place.index, 0
-        return (_MEMORY_BASE, plan.offsets[place]) if place.kind == "buffer" else (_WEIGHTS_BASE, weights[place])
-
-    arguments = [located(place) for call in calls.calls for place in call.arguments] or [(0, 0)]
-    copies = [(i, *located(place)) for i, place in enumerate(calls.outputs)]
-    rows = [(call.symbol, len(call.arguments)) for call in calls.calls]
-    return {
-        "KERNELS": "\n".join(f"INTERNAL kernel {symbol};" for symbol in dict.fromkeys(c.symbol for c in calls.calls)),
-        "NUM_CALLS": len(calls.calls),
-        "MOST_ARGUMENTS": max((len(c.arguments) for c in calls.calls), default=1),
-        "CALLS": "\n".join(f"    {{{symbol}, {num}}}," for symbol, num in rows or [("NULL", 0)]),
-        "PLACES": "\n".join(f"    {{{base}, {offset}}}," for base, offset in arguments),
-        "BASES": "\n".join(
-            f"        aligned_input(in{i}, handle->memory + {plan.offsets[Place('input', i)]}, {t.num_bytes}),"
-            for i, t in enumerate(inputs)
-        ),
-        "COPIES": "\n".join(
-            f"    memcpy(out{i}, bases[{base}] + {offset}, {outputs[i].num_bytes});" for i, base, offset in copies
-        ),
     }
 
 
@@ -286,4 +229,4 @@ def _check(network: TunedNetwork, schedules: Schedules, example: Example, run: R
 
     runner = find_runner(schedules.target, schedules.why_not)
     tried, result = f"{_NUM_CHECKS} sets of random inputs", ("outputs", "module.so's")
-    return try_example(example.program, runner, errors, tried, result, FLOAT32_TOLERANCE)
+    return try_example(example.program, runner, errors, tried, result, FLOAT32.operator_tolerance)

@@ -15,13 +15,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from chanas.compiler.backends import case_of, schedule_space
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import case_of
 from chanas.core.target import HardwareTarget
-from chanas.devices.timing import TimingSettings
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.pool import Pool
-from chanas.measuring.outcomes import Reading
-from chanas.measuring.requests import BuildOperator, Measure
+from chanas.devices.timing import CANARY
+from chanas.measuring.fleet import Pool
+from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Reading
 from chanas.operators.workload import Workload
 
 # Some 50 us of arithmetic from the nearest caches: what is left of its noise is the machine's own.
@@ -36,7 +35,7 @@ LIMIT = 0.25
 """Drift, as a share, beyond which a timing is repeated."""
 _MAX_TRIES = 3
 _NUM_FIRST = 3  # readings before anything else, so that there is a median to drift from
-_SETTINGS, _TIMEOUT_S = TimingSettings(repeats=7, min_repeat_s=0.0005), 30.0
+_TIMEOUT_S = 30.0
 
 
 @dataclass
@@ -53,9 +52,9 @@ class _Operator:
         if self.works is None:
             case_of(WORKLOAD, self.target).save(case)
             point = schedule_space(WORKLOAD, self.target).middle
-            build = BuildOperator(target=self.target, library=library, workload=WORKLOAD, point=point)
+            build = Build(target=self.target, what=OperatorAt(WORKLOAD, point), path=library)
             self.works = pool.build(build, _TIMEOUT_S).result().error is None
-        return Measure(library=library, case=case, settings=_SETTINGS) if self.works else None
+        return Measure(library=library, case=case, settings=CANARY) if self.works else None
 
 
 class Canary:

@@ -16,12 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from chanas.core.target import HardwareTarget
+from chanas.devices.timing import TimingSettings
 from chanas.files.scratch import raise_if_full
-from chanas.measuring.answers import Answer
 from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import Pool, wait_for_one
-from chanas.measuring.outcomes import Outcome, median_outcome
-from chanas.measuring.requests import BuildRequest, TimingRequest
+from chanas.measuring.fleet import Pool, wait_for_one
+from chanas.measuring.messages import (
+    Answer,
+    Build,
+    Measure,
+    ModuleFile,
+    NetworkAt,
+    OperatorsAt,
+    Outcome,
+    UntunedBlock,
+    What,
+    median_outcome,
+)
 
 Token = TypeVar("Token")
 Identity = tuple[str, str]
@@ -31,21 +42,40 @@ MEASURE_TIMEOUT_S = 20.0
 NETWORK_TIMEOUT_S = 300.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate(Generic[Token]):
-    """Something to build into a library (a file, or a folder of several) and time; `token` is the caller's own mark."""
+    """Something to build for a target into a library (a file, or a folder of several), to check against the case in a
+    file, and to time; `token` is the caller's own mark."""
 
     token: Token
-    build: BuildRequest
-    timing: TimingRequest
+    what: What
+    target: HardwareTarget
+    library: Path
+    case: Path
+    settings: TimingSettings
+    hopeless_s: float | None = None
+    """One slower than this at first is not timed further."""
     timeout_s: float = BUILD_TIMEOUT_S
     keep_library: bool = False
     family: str | None = None
     """Candidates of one family are timed by one device, and those that compile to the same machine code once."""
 
     @property
-    def library(self) -> Path:
-        return self.build.library
+    def build(self) -> Build:
+        return Build(target=self.target, what=self.what, path=self.library)
+
+    @property
+    def timing(self) -> Measure:
+        """Several points are timed in turns, networks as a user runs them."""
+        timing = Measure(library=self.library, case=self.case, settings=self.settings, hopeless_s=self.hopeless_s)
+        match self.what:
+            case OperatorsAt(points=points):
+                return dataclasses.replace(timing, num=len(points))
+            case NetworkAt() | UntunedBlock():
+                return dataclasses.replace(timing, form="network")
+            case ModuleFile():
+                return dataclasses.replace(timing, form="module")
+        return timing
 
 
 def _outcome(answer: Answer, build_s: float, measure_s: float) -> Outcome:

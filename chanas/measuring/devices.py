@@ -14,7 +14,7 @@ from chanas.devices.host import load_used
 from chanas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from chanas.measuring.local.pool import OpenPool
+    from chanas.measuring.fleet import OpenPool
 
 HoldDevice = Callable[[Usage], AbstractContextManager[tuple[HardwareTarget, "OpenPool | None"]]]
 """Gets hold of what times, as `timing_device` does."""
@@ -36,7 +36,7 @@ def timing_device(usage: Usage) -> Iterator[tuple[HardwareTarget, OpenPool | Non
         check_free([hardware], place.shared)
         yield hardware, None
         return
-    from chanas.measuring.remote.pool import held_devices
+    from chanas.measuring.remote.held import held_devices
     from chanas.measuring.remote.tracker import parse_address
 
     held = held_devices(

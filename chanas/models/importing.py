@@ -25,10 +25,9 @@ from chanas import interrupts
 from chanas.core.units import format_bytes
 from chanas.errors import ModelError
 from chanas.files.scratch import scratch_folder
-from chanas.measuring.answers import ErrorKind
-from chanas.measuring.local.worker import Calls, limit_memory, memory_limit, serve_requests
-from chanas.measuring.local.worker_process import WorkerProcess
-from chanas.measuring.requests import Ping, Request
+from chanas.measuring.messages import ErrorKind, Ping, Request
+from chanas.measuring.worker.process import WorkerProcess
+from chanas.measuring.worker.serve import Calls, limit_memory, memory_limit, serve_requests
 from chanas.models.folding import simplify
 from chanas.models.graph import PRODUCTS, Graph
 from chanas.models.likely_shapes import describe_likely

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.backends import schedule_space
+from chanas.compiler.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant, tiled_rows
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.models import others
@@ -20,7 +21,6 @@ from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.fusion import Chain, find_chains, keeps_rows
 from chanas.models.graph import Constant, Graph, Node, Read, numbered, per_channel
 from chanas.models.pools import window_pool
-from chanas.models.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant, tiled_rows
 from chanas.models.sources.model import Array
 from chanas.models.views import view_maps
 from chanas.operators.steps import Step
@@ -63,7 +63,7 @@ class _Lowering:
 
     def __init__(self, graph: Graph, target: HardwareTarget) -> None:
         self.graph, self.target, self.lanes = graph, target, target.vector_lanes
-        self.made = Program(graph.inputs, self.lanes)
+        self.made = Program(tuple(Value(facts.shape, facts.dtype) for facts in graph.inputs), self.lanes)
         self.became = {v: v for v in range(len(graph.inputs))}
         self._changed: dict[tuple[int, bool], int] = {}
         # maps whose channels stand in other values: for each channel the value of the program and its channel there
@@ -91,7 +91,7 @@ class _Lowering:
 
     def _output(self, read: Read) -> int:
         if isinstance(read, Constant):
-            return self._constant(read, Value(read.shape, str(read.value.dtype)))
+            return self._constant(read.value, Value(read.shape, str(read.value.dtype)))
         return self.plain(read)
 
     # ---- forms ---------------------------------------------------------------------------------------------------
@@ -207,11 +207,11 @@ class _Lowering:
 
     def _by_channel(self, constant: Constant, images: int) -> int:
         """The value of numbers by channel, of each image."""
-        packed = Constant(packed_constant(constant.value, self.lanes, images))
+        packed = packed_constant(constant.value, self.lanes, images)
         return self._constant(packed, Value((images, constant.value.size, 1, 1), blocked=True))
 
-    def _constant(self, read: Constant, value: Value) -> int:
-        return self.made.add(OtherOperation("constant", (read,), value, lambda _b, xs, _l: xs[0], True))
+    def _constant(self, numbers: Array, value: Value) -> int:
+        return self.made.add(OtherOperation("constant", (numbers,), value, lambda _b, xs, _l: xs[0], True))
 
     def _convolution(self, chain: Chain, node: Node) -> TunedOperation | None:
         weight, bias = _weights(node)
@@ -294,7 +294,7 @@ class _Lowering:
         found = self._attention(node) or self._mean(node) or self._blocked_operation(node)
         if found is not None:
             return self.made.add(found)
-        reads = tuple(r if isinstance(r, Constant) else self.plain(r) for r in node.reads)
+        reads = tuple(r.value if isinstance(r, Constant) else self.plain(r) for r in node.reads)
         value = Value(node.shape, node.dtype)
         return self.made.add(OtherOperation(_name(node), reads, value, functools.partial(others.plain, node=node)))
 
@@ -303,7 +303,7 @@ class _Lowering:
         if node.op != "attention":
             return None
         reads = [
-            r if isinstance(r, Constant) else (self.blocked if i < 3 else self.plain)(r)
+            r.value if isinstance(r, Constant) else (self.blocked if i < 3 else self.plain)(r)
             for i, r in enumerate(node.reads)
         ]
         emit = functools.partial(emit_attention, heads=node.attributes["heads"], parallel=self.target.num_threads > 1)
@@ -355,7 +355,7 @@ class _Lowering:
         """A function of single numbers of blocked values, gates, and constants by channel."""
         if node.op not in ELEMENTWISE and node.op not in ("activation", "clip"):
             return None
-        reads: list[int | Constant] = []
+        reads: list[int | Array] = []
         axis = value.channel_axis
         one_pixel = tuple(e if i == axis or (i == 0 and value.images > 1) else 1 for i, e in enumerate(node.shape))
         for read in node.reads:
@@ -363,7 +363,7 @@ class _Lowering:
                 numbers = _by_axis(read.value, len(node.shape), axis)
                 if numbers is None:
                     return None
-                reads.append(Constant(packed_constant(numbers, self.lanes, value.images)))
+                reads.append(packed_constant(numbers, self.lanes, value.images))
                 continue
             if self.graph.shape_of(read) not in (node.shape, one_pixel) or self.form(read).dtype not in _BLOCKED_TYPES:
                 return None
@@ -391,7 +391,7 @@ class _Lowering:
         if node.op != "layer_norm" or len(node.shape) == 4 or node.attributes["num_axes"] != 1:
             return None
         numbers = [node.constant(1), node.constant(2)]
-        packed = [Constant(packed_constant(c.value, self.lanes)) for c in numbers if c is not None]
+        packed = [packed_constant(c.value, self.lanes) for c in numbers if c is not None]
         epsilon = float(node.attributes["epsilon"])
         emit = functools.partial(others.layer_norm, channels=value.channels, epsilon=epsilon)
         return OtherOperation("layer_norm", (self._source(node), *packed), value, emit) if len(packed) == 2 else None

@@ -12,12 +12,13 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from chanas.core.layouts import num_blocks
+from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
+from chanas.compiler.program import Value
 from chanas.errors import ModelError, describe
-from chanas.models.definitions import MIN_PARALLEL, OPAQUE, define, normal
+from chanas.models.definitions import define, normal
 from chanas.models.graph import Node
 from chanas.models.loops import IN_ORDER
-from chanas.models.program import Value
+from chanas.operators.layout import num_blocks
 
 _MAX_TEXT = 160
 

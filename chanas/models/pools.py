@@ -13,8 +13,8 @@ from typing import Any
 
 from tvm import relax, s_tir, te, tirx
 
+from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
 from chanas.models import elementwise
-from chanas.models.definitions import MIN_PARALLEL, OPAQUE
 from chanas.models.graph import Node
 
 # Most outputs that are written out side by side; neighbours have most of what they are made of in common.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tvm import te, tirx
@@ -180,3 +180,12 @@ def deformed(node: Node, lanes: int, x: Any, offsets: Any, mask: Any = None) -> 
         return value if mask is None else value * mask[(n, place, *i)]
 
     return te.compute(node.shape, element, name="deformed")
+
+
+SAMPLED: Mapping[str, Callable[..., Any]] = {
+    "deformed": deformed,
+    "grid_sample": grid_sample,
+    "interpolate": interpolate,
+    "roi_align": roi_align,
+}
+"""These operators by name."""

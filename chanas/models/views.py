@@ -10,14 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from tvm import s_tir, te
-
-from chanas.compiler.cpu.batches import Part, over_images
-from chanas.core.layouts import num_blocks
-from chanas.models.definitions import MIN_PARALLEL
-from chanas.models.program import MapView, PartOf, Program, TunedOperation, Value
+from chanas.compiler.program import MapView, Part, PartOf, Program, TunedOperation
+from chanas.operators.layout import num_blocks
 
 Channels = Sequence[tuple[int, int]]
 """Sources of the channels of a map: the value that each comes from, and its number there."""
@@ -72,31 +67,3 @@ def _whole_sources(channels: Channels, program: Program) -> dict[int, Part] | No
         found[source] = Part(begin // program.lanes, blocks)
         begin += len(numbers)
     return found
-
-
-def take_part(builder: Any, whole: Any, part: Part, blocks: int) -> Any:
-    """The expression of a map of so many channel blocks of each image, from the memory that it is in."""
-    if (part.first, part.blocks) == (0, blocks):
-        return whole
-    images = int(whole.ty.shape[0]) // part.blocks
-
-    def compute(x: Any) -> Any:
-        shape = (images * blocks, *x.shape[1:])
-        return te.compute(
-            shape, lambda b, m, v: x[b // blocks * part.blocks + part.first + b % blocks, m, v], name="part"
-        )
-
-    return builder.emit_te(compute, whole, primfunc_name_hint="part")
-
-
-def copying(value: Value, lanes: int, part: Part, parallel: bool) -> Any:
-    """A scheduled function from a map to its place in another one's memory."""
-    rows, pixels, _ = value.memory_shape(lanes)
-    x = te.placeholder((rows // value.images, pixels, lanes), name="x")
-    copy = te.compute(x.shape, lambda *indices: x[indices], name="copy")
-    sch = s_tir.Schedule(te.create_prim_func([x, copy]), error_render_level="none")
-    b, m, v = sch.get_loops(sch.get_sblock("copy"))
-    sch.vectorize(v)
-    if parallel and rows * pixels * lanes >= MIN_PARALLEL:
-        sch.parallel(sch.fuse(b, m))
-    return over_images(sch.mod["main"], value.images, (), {1: part})

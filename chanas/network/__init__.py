@@ -1,1 +1,1 @@
-"""One fixed network: its PyTorch module, its weights folded and packed, and the images that it reads."""
+"""One fixed network: its PyTorch module, its weights folded and packed, the images that it reads."""

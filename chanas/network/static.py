@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chanas.core.arch import Activation, BlockConfig
-from chanas.network.folding import Array
+from chanas.operators.precision import Array
 
 BN_EPSILON = 1e-5
 

@@ -13,26 +13,22 @@ Notation: N architectures, R resolutions, W widths, S stages, P slots, K kernel 
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.genome import BlockTable, FloatArray, GenomeLayout, Genomes, filled_genomes
-from chanas.core.layouts import num_blocks, num_rows
 from chanas.core.target import HardwareTarget
+from chanas.operators.layout import layout_of, output_shape
 from chanas.operators.steps import device_steps
 from chanas.operators.workload import Workload
 
 
 def output_bytes(workload: Workload, target: HardwareTarget) -> int:
     """Bytes of an operator's output in memory: whole vectors of channels, or on a GPU whole groups of rows."""
-    if target.gpu is not None:
-        values = num_rows(workload.output_size, workload.batch) * workload.out_channels
-    else:
-        lanes = target.vector_lanes
-        values = num_blocks(workload.out_channels, lanes) * lanes * workload.output_pixels
-    return values * workload.output_itemsize
+    return math.prod(output_shape(workload, layout_of(target))) * workload.output_precision.item_bytes
 
 
 def inner_bytes(block: BlockConfig, target: HardwareTarget) -> list[int]:

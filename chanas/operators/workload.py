@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from chanas.errors import ScheduleError
 from chanas.operators.epilogues import USUAL, Epilogue, check_epilogue
+from chanas.operators.precision import FLOAT32, Precision, precision_of
 from chanas.operators.winograd import Transforms, saved_multiplications, transforms
 
 Operator = Literal[
@@ -45,10 +46,6 @@ _MAX_FULL_BLOCKS = 3
 _TAPS_BOTH_WAYS = range(2, 6)
 WINOGRAD: tuple[Operator, ...] = ("winograd", "winograd2")
 """Operators that compute what `blockconv` does, by Winograd's transforms."""
-
-
-# Types of activations in memory that are not float32; TF32 is rounded only where it is multiplied.
-_STORAGE = {"bfloat16": "uint16", "float16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +261,6 @@ class Workload:
         )
 
     @property
-    def in_pairs(self) -> bool:
-        """True if it computes two bfloat16 products at a time (`bf16_operators`), from weights in pairs."""
-        return self.dtype == "bfloat16" and self.op in ("pointwise", "depthwise")
-
-    @property
     def reads_image(self) -> bool:
         """True if the input is an image, [channels, pixels] in float32, and not an activation."""
         return self.op == "conv"
@@ -304,29 +296,29 @@ class Workload:
         return self.out_channels // self.num_groups
 
     @property
+    def input_precision(self) -> Precision:
+        """Format of the input activations."""
+        return FLOAT32 if self.reads_image else precision_of(self.dtype)
+
+    @property
+    def weight_precision(self) -> Precision:
+        """Format of the weights: that of what they are multiplied with."""
+        return self.input_precision if self.has_weights else FLOAT32
+
+    @property
+    def output_precision(self) -> Precision:
+        """Format of the output activations."""
+        return FLOAT32 if self.wide else precision_of(self.dtype)
+
+    @property
     def input_storage(self) -> str:
-        """Type of the input activations in memory; bfloat16 is stored as uint16 bits."""
-        return _STORAGE.get(self.dtype, "float32") if not self.reads_image else "float32"
+        """Type of the input activations in memory."""
+        return self.input_precision.storage
 
     @property
     def output_storage(self) -> str:
         """Type of the output activations in memory."""
-        return _STORAGE.get(self.dtype, "float32") if not self.wide else "float32"
-
-    @property
-    def input_itemsize(self) -> int:
-        """Bytes of one input activation."""
-        return 4 if self.input_storage == "float32" else 2
-
-    @property
-    def output_itemsize(self) -> int:
-        """Bytes of one output activation."""
-        return 4 if self.output_storage == "float32" else 2
-
-    @property
-    def weight_itemsize(self) -> int:
-        """Bytes of one weight."""
-        return 2 if self.in_pairs or self.input_storage == "float16" else 4
+        return self.output_precision.storage
 
     @property
     def num_flops(self) -> int:
@@ -355,7 +347,7 @@ class Workload:
             return 0
         per_pair = winograd_counts(self).weights if self.op in WINOGRAD else self.kernel_area
         per_output = per_pair * self.channels_per_group
-        return self.out_channels * (self.weight_itemsize * per_output + 4)
+        return self.out_channels * (self.weight_precision.item_bytes * per_output + 4)
 
     def to_json(self) -> dict[str, Any]:
         """Everything of a square operator; of what is more general only what it has."""
@@ -455,10 +447,13 @@ def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
     little work for each load.
     """
     full, rest = divmod(workload.out_channels, lanes)
-    at_once, fewest = (4, 2) if workload.in_pairs else (2, 1)  # input channels, full blocks
+    fewest = workload.input_precision.per_word  # full blocks
     worth_it = lanes >= 16 and 0 < rest <= lanes // 2 and fewest <= full <= _MAX_FULL_BLOCKS
     return (
-        workload.op == "pointwise" and worth_it and workload.in_channels % at_once == 0 and workload.output_pixels > 1
+        workload.op == "pointwise"
+        and worth_it
+        and workload.in_channels % (2 * fewest) == 0
+        and workload.output_pixels > 1
     )
 
 

@@ -11,23 +11,23 @@ from types import MappingProxyType
 
 import numpy as np
 
+from chanas.compiler.program import Program
 from chanas.compiler.space import Point
+from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_bytes
 from chanas.errors import MeasureError, ModelError
-from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import Pool
-from chanas.measuring.local.worker import memory_limit
-from chanas.models.graph import Constant
-from chanas.models.program import Program
+from chanas.measuring.fleet import Pool
+from chanas.measuring.worker.serve import memory_limit
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Surroundings
 from chanas.prescheduler.ideas import Idea, ranked_points
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.prescheduler.tuning.jobs import TuningJobs, legal_records
-from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families, try_points
+from chanas.prescheduler.session import Session
+from chanas.prescheduler.tuning.jobs import legal_records
+from chanas.prescheduler.tuning.preflight import try_points
 from chanas.prescheduler.tuning.share import tune_share
-from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 _NUM_LIKELY = 3
@@ -58,24 +58,6 @@ class ChosenOperator:
 
 
 Choices = Mapping[tuple[Workload, ...], ChosenOperator]
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The effort that a network is tuned with.
-
-    config     trials per operator, kept ones included
-    deadline_s reading of `time.monotonic` at which tuning ends
-    cost_model gp, random, or attention:FILE (`cost_model.models`)
-    tune_share the fewest operators that make up so much of all operations are tuned; the others take schedules over
-    """
-
-    config: TuneConfig
-    deadline_s: float = math.inf
-    cost_model: str = "gp"
-    seed: int = 0
-    warm_start: WarmStart | None = None
-    tune_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -132,57 +114,51 @@ def working_choices(program: Program, target: HardwareTarget, choices: Choices, 
 
 def tune_program(
     program: Program,
-    target: HardwareTarget,
-    store: RecordStore,
-    settings: ModelSettings,
-    pool: Pool,
-    scratch: Path,
+    session: Session,
+    effort: NetworkEffort,
     *,
-    progress: bool = True,
+    warm_start: WarmStart | None = None,
+    deadline_s: float = math.inf,
     keep_best: Callable[[Choices], object] | None = None,
 ) -> TunedOperators:
     """Tune the operators of a program, most where most of its time goes; every kept record is reused. An operator for
     which there was no time, or of which no schedule that was tried works, has its default schedule.
 
     Args:
-        pool: builds and times.
-        scratch: a folder for what is made on the way.
-        progress: show a progress bar.
+        warm_start: the opened records that the effort names.
+        deadline_s: reading of `time.monotonic` at which tuning ends, whatever minutes the effort has.
         keep_best: gets what is best so far, about once a minute.
 
     Raises:
         MeasureError: families of operators do not work on the device.
     """
-    workloads, before = program.workloads(), store.count()
-    canary = Canary(target, scratch, store.add_canary)
-
-    left_s = max(0.0, settings.deadline_s - time.monotonic())
+    store, target, workloads = session.store, session.target, program.workloads()
+    before = store.count()
+    left_s = max(0.0, deadline_s - time.monotonic())
     settle_s = min(_SETTLE_S * len(workloads), _SETTLE_SHARE * left_s)
-    jobs = TuningJobs(
-        pool,
-        target,
-        store,
-        settings.config,
-        scratch,
-        settings.cost_model,
-        settings.seed,
-        weight_bytes(program),
-        len(program.tuned),
-        canary,
-        settings.warm_start,
-        settings.deadline_s - settle_s,
-        settings.deadline_s,
+    jobs = session.jobs(
+        effort,
+        warm_start=warm_start,
+        deadline_s=deadline_s - settle_s,
+        end_s=deadline_s,
         keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store)),
     )
     if left_s:
-        require_families(remaining_workloads(workloads, target, store, settings.config), target, pool, scratch)
+        session.require_families(workloads, effort)
     groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
-    found = tune_share(jobs, workloads, counts, settings.tune_share, groups, progress)
+    found = tune_share(jobs, workloads, counts, effort.tune_share, groups, session.progress)
     choices = with_defaults(program, target, choose(program, found.records, found.taken))
-    after, start = store.count(), settings.warm_start
-    used = "" if start is None else start.describe(store.warm_starts([w.key for w in workloads]))
+    after = store.count()
+    used = "" if warm_start is None else warm_start.describe(store.warm_starts([w.key for w in workloads]))
     stopped = sum(jobs.is_stopped(w) for w in workloads)
-    return TunedOperators(choices, sum(after) - sum(before), after[1] - before[1], stopped, canary.describe(), used)
+    return TunedOperators(
+        choices, sum(after) - sum(before), after[1] - before[1], stopped, session.canary.describe(), used
+    )
+
+
+def around(program: Program) -> Surroundings:
+    """All operators of a program, which run between two uses of one."""
+    return Surroundings(weight_bytes(program), len(program.tuned))
 
 
 def weight_bytes(program: Program) -> int:
@@ -197,7 +173,7 @@ def check_provable(program: Program) -> None:
     Raises:
         ModelError: they are more than a worker may allocate.
     """
-    constants = sum(r.value.nbytes for o in program.others for r in o.reads if isinstance(r, Constant))
+    constants = sum(r.nbytes for o in program.others for r in o.reads if not isinstance(r, int))
     weights, limit = weight_bytes(program) + constants, memory_limit()
     needed = 2 * weights + activation_bytes(program) + _WORKER_BYTES
     if needed > limit:

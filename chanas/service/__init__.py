@@ -1,2 +1,2 @@
-"""Tuning as a service: jobs come over HTTP into a database, are run by the scheduler on this machine's device, and
-leave bundles. What one job has learned serves the next."""
+"""Tuning as a service for a team: jobs over HTTP, run by the scheduler. Jobs come into a database and leave bundles;
+what one has learned serves the next."""

@@ -13,8 +13,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.usage import Usage
 from chanas.errors import ModelError
 from chanas.files.run import RunDirectory
-from chanas.measuring.shared.pool import Exchange
-from chanas.measuring.shared.serving import main
+from chanas.measuring.shared.turns import Exchange, main
 from chanas.service.folder import hold
 from chanas.workflows.jobs import client
 

@@ -18,8 +18,8 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.usage import TargetName, Usage
 from chanas.errors import ChanasError, ConfigError, ServiceError
 from chanas.files.run import RunDirectory
-from chanas.measuring.shared.client import Client
 from chanas.measuring.shared.job import TuningJob
+from chanas.measuring.shared.turns import Client
 from chanas.measuring.shared.workers import Tell
 from chanas.models.sources.opening import check_library
 from chanas.prescheduler.records.merging import merge_records

@@ -1,4 +1,4 @@
-"""Workflows wire the stages together; nothing else knows more than one of them. Stages never import each other: here
+"""Stages wired together; the Python API. Nothing else knows more than one of them. Stages never import each other: here
 one stage's functions are handed to the next, and files in the run directory carry the data between them.
 
 The Python API lies here: `from chanas import workflows`, then `workflows.search(...)`. A function's module is imported

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from chanas.core.effort import TableEffort
 from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.files.run import RunDirectory
@@ -18,7 +19,7 @@ from chanas.workflows.searching.search import search
 from chanas.workflows.stages.stored import SUPERNET, load_supernet, supernet_task
 from chanas.workflows.stages.tables import median_latency_s
 from chanas.workflows.stages.training import Changes, train_supernet
-from chanas.workflows.stages.tuning import Tuning, preschedule
+from chanas.workflows.stages.tuning import preschedule
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
@@ -65,7 +66,7 @@ def demo(
         train_supernet(run, changes=Changes(seed=seed), resume=stored.is_file(), progress=progress)
     times_s.append(time.perf_counter())
     usage = Usage(target, place=Place(shared=shared))
-    lut = preschedule(run, usage, tuning=Tuning(num_trials), seed=seed, progress=progress).lut
+    lut = preschedule(run, usage, effort=TableEffort(trials=num_trials, seed=seed), progress=progress).lut
     times_s.append(time.perf_counter())
     budget_s = latency_s or median_latency_s(lut, *supernet_task(run))
     config = SearchConfig(num_evaluations=_DEMO_EVALUATIONS[0], refine_evaluations=_DEMO_EVALUATIONS[1])

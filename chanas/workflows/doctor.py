@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import chanas
-from chanas.compiler.backends import case_of
+from chanas.compiler.cases import case_of
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
 from chanas.core.target import DTYPES, HardwareTarget
 from chanas.core.units import format_bytes, format_latency
@@ -32,13 +32,12 @@ from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import MeasureError, TargetError, describe
 from chanas.files.scratch import scratch_folder
-from chanas.measuring.answers import WorkerError
 from chanas.measuring.canary import LIMIT, NOISE, WORKLOAD, Canary
-from chanas.measuring.local.compiler import llvm_version, readable
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.local.worker import memory_limit
-from chanas.measuring.local.worker_process import START_TIMEOUT_S
-from chanas.measuring.requests import Ping
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Ping, WorkerError
+from chanas.measuring.worker.compiler import llvm_version, readable
+from chanas.measuring.worker.process import START_TIMEOUT_S
+from chanas.measuring.worker.serve import memory_limit
 from chanas.prescheduler.tuning.dtype_speed import dtype_speed
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families

@@ -167,7 +167,7 @@ def test_a_whole_table_alone_has_a_goal(load: Any) -> None:
 def test_a_table_is_built_and_described(
     load: Any, common: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chanas.measuring.local import pool as module
+    from chanas.measuring import fleet as module
     from tests.compiler.workbench import SyntheticPool
 
     monkeypatch.setattr(module, "WorkerPool", lambda _target: SyntheticPool())

@@ -50,7 +50,7 @@ def test_every_part_is_run_and_a_failed_one_is_told(tmp_path: Path) -> None:
     assert lines[4:] == ["table: done", "figures: done"]
     asked = (tmp_path / "asked").read_text()
     (tests,) = [line for line in asked.splitlines() if line.startswith("-m pytest -q -p no:cacheprovider -m cuda")]
-    assert "tests/measuring/local/test_cuda_device.py" in tests
+    assert "tests/measuring/worker/test_cuda_device.py" in tests
     assert "-m chanas target check cuda" in asked
     assert asked.count("--sub-space") == 4
     assert "benchmarks/cuda_networks.py" in asked

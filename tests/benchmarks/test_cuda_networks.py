@@ -15,7 +15,7 @@ from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.devices import host
 from chanas.devices.target_files import describe_target
 from chanas.errors import MeasureError
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.messages import Outcome
 
 
 def used(dtype: str, batch: int) -> HardwareTarget:

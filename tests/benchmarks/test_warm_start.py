@@ -17,7 +17,6 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)
@@ -38,9 +37,8 @@ def invented(target: HardwareTarget) -> dict[tuple[int, ...], TuningRecord]:
 
 
 def test_what_a_device_says_of_itself_is_followed_and_upside_down_it_is_dropped(warm: ModuleType) -> None:
-    config = TuneConfig(num_trials=12)
     tables = {"cpu": {SMALL: invented(CPU)}}
-    found = warm.play_pair(CPU, CPU, tables, {"pointwise": [SMALL]}, config, 16, 2)
+    found = warm.play_pair(CPU, CPU, tables, {"pointwise": [SMALL]}, 12, 16, 2)
     assert set(found) == set(warm.STRATEGIES)
     assert warm.mean_trials(found[warm.WARM], 12) <= warm.mean_trials(found[warm.COLD], 12)
     assert warm.dropped_share(found[warm.WARM]) == 0.0

@@ -30,10 +30,10 @@ from chanas.devices.host import load_target
 from chanas.devices.target_files import describe_target
 from chanas.errors import ChanasError, CheckpointError, DataError, TargetError
 from chanas.files.writing import file_digest
-from chanas.measuring.local.compiler import Compiler
-from chanas.measuring.requests import BuildNetwork
-from chanas.network.folding import Array
+from chanas.measuring.messages import Build, NetworkAt
+from chanas.measuring.worker.compiler import Compiler
 from chanas.network.preprocess import Preprocess
+from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import block_points
 from chanas.workflows.searching.agreement import check_module
 
@@ -59,7 +59,7 @@ def make_bundle(
         network_job(blocks, folder / "network.so"),
         block_points(random_lut(tiny_space, blocks, target), blocks),
     )
-    request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+    request = Build(target=target, what=NetworkAt(blocks, points), path=job.library)
     compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     preprocess = Preprocess(architecture.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))

@@ -25,8 +25,8 @@ from chanas.errors import CheckpointError
 from chanas.export.c_library import export
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
-from chanas.measuring.local.compiler import Compiler
-from chanas.measuring.requests import BuildNetwork
+from chanas.measuring.messages import Build, NetworkAt
+from chanas.measuring.worker.compiler import Compiler
 from chanas.workflows.stages.reporting import report
 
 from ..compiler.workbench import HOST, network_job
@@ -55,7 +55,7 @@ def module(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Comp
             known[key] = tmp_path_factory.mktemp("module") / "network.so"
             points = [[point for _, point in block["operators"]] for block in part["schedules"]]
             target = HardwareTarget.from_json(part["target"])
-            request = BuildNetwork(target=target, library=known[key], blocks=blocks, points=points)
+            request = Build(target=target, what=NetworkAt(blocks, points), path=known[key])
             compiler.result(request, "the network")
         shutil.copyfile(known[key], path)
 

@@ -17,9 +17,9 @@ from chanas.devices.host import load_target
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring.remote import device as remote
-from chanas.measuring.remote import pool as remote_pool
+from chanas.measuring.remote import held as remote_pool
 from chanas.measuring.remote import tracker
-from chanas.measuring.remote.pool import HeldDevices
+from chanas.measuring.remote.held import HeldDevices
 from chanas.measuring.remote.tracker import Address, DeviceGroup
 from chanas.prescheduler.tables import lut
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from chanas.commands.main import app
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import TableEffort
 from chanas.core.latency import Calibration
 from chanas.core.usage import HERE, THIS_MACHINE, Usage
 from chanas.files.run import RunDirectory
@@ -92,7 +93,7 @@ def test_adapt_says_how_many_rows_were_measured_and_predicted(
     ]
     assert ("records.sqlite" in done.output) == (error > 0.2)
     assert asked["sources"] == ["a.json", "b.json"]
-    assert (asked["usage"].threads, asked["effort"].num_measured) == (2, 20)
+    assert (asked["usage"].threads, asked["effort"].measure) == (2, 20)
 
 
 # ---- check ----------------------------------------------------------------------------------------------------------
@@ -143,9 +144,8 @@ def test_fill_says_how_many_holes_there_were(
         *(["warm start from runs/other"] if num_holes else []),
         f"sum        {CALIBRATION.describe()}",
     ]
-    tuning = asked["tuning"]
-    assert (asked["run"], asked["usage"], tuning.warm_start) == (run, HERE, "runs/other")
-    assert (tuning.sub_spaces, tuning.num_calibration) == (["r12-w1", "r16-w1"], 0)
+    assert (asked["run"], asked["usage"]) == (run, HERE)
+    assert asked["effort"] == TableEffort(sub_spaces=("r12-w1", "r16-w1"), calibrate=0, warm_start="runs/other")
 
 
 def test_calibrate_prints_the_error_before_and_after(

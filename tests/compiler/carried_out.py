@@ -94,3 +94,18 @@ def run_program(module: Any, arguments: Sequence[Array], weights: Sequence[int])
     vm["main"](*(tvm.runtime.tensor(a) for a in ordered), output)
     result: Array = output.numpy()
     return result
+
+
+def num_launches(module: Any, function: str = "main") -> int:
+    """Kernels that one run of a program's function launches; those of a CUDA graph are launched as one."""
+    from tvm import relax
+
+    kernels = {gv: f for gv, f in module.functions_items() if not isinstance(f, relax.Function)}
+    called: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and node.op in kernels:
+            called.append(kernels[node.op])
+
+    relax.analysis.post_order_visit(module[function], visit)
+    return sum(max(1, kernel.script().count('"blockIdx.x"')) for kernel in called)

@@ -12,9 +12,9 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
-from chanas.bundle.runtimes import RUNTIMES
-from chanas.compiler.backends import BACKENDS, Backend, backend_of, case_of
-from chanas.compiler.cases import random_network
+from chanas.bundle.runtimes import RUNTIMES, packed_parameters
+from chanas.compiler.backends import BACKENDS, Backend
+from chanas.compiler.cases import case_of, network_case, random_network
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.measuring.checks.target_check import small_block
@@ -25,7 +25,7 @@ from chanas.prescheduler.tables.networks import NetworkJob
 from .cuda_cases import GPU
 from .workbench import HOST, NANO, NUM_CLASSES
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {"CPU": HOST, "GPU": GPU, "GPU, three images": in_batches(GPU, 3)}
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
@@ -44,18 +44,6 @@ def test_a_worker_is_a_module_of_its_own(backend: Backend) -> None:
 
 
 @each_target
-def test_the_operators_of_a_block_have_points_with_features(target: HardwareTarget) -> None:
-    backend, rng = backend_of(target), np.random.default_rng(0)
-    lengths = set()
-    for workload in device_workloads(small_block(), target):
-        space = backend.space(workload, target)
-        features = backend.features(space, space.groups(space.sample(1, rng)[0]), target)
-        assert np.isfinite(features).all()
-        lengths.add(len(features))
-    assert len(lengths) == 1
-
-
-@each_target
 def test_operators_are_tuned_once_however_many_blocks_have_them(target: HardwareTarget) -> None:
     blocks: list[BlockConfig] = [small_block(), small_block()]
     assert tuned_workloads(blocks, target) == list(dict.fromkeys(device_workloads(small_block(), target)))
@@ -66,11 +54,11 @@ def test_a_network_has_the_arguments_of_its_blocks(target: HardwareTarget, tmp_p
     """Packed weights are the same whether a block is timed alone or in a network."""
     blocks = NANO.smallest.blocks(NANO, NUM_CLASSES)
     job = NetworkJob(blocks, *random_network(blocks, seed=0, batch=target.batch), tmp_path / "network.so")
-    case = backend_of(target).network_case(job.blocks, job.parameters, job.images, job.logits, target)
+    case = network_case(job.blocks, job.parameters, job.images, job.logits, target)
     alone = [case_of(block, target) for block in blocks]
     shapes = [c.arguments[i].shape for c in alone for i in c.weights]
     assert [case.arguments[i].shape for i in case.weights] == shapes
-    packed = RUNTIMES[target.kind].pack(blocks, job.parameters, target)
+    packed = packed_parameters(blocks, job.parameters, target)
     for in_case, in_bundle in zip((case.arguments[i] for i in case.weights), packed, strict=True):
         np.testing.assert_array_equal(in_case, in_bundle)
 

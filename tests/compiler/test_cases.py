@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from chanas.compiler.cases import ReferenceCase, case_seed, mean_network_weight_bytes, operator_tensors
-from chanas.compiler.cpu.reference import block_case, operator_case
+from chanas.compiler.cases import (
+    ReferenceCase,
+    block_case,
+    case_seed,
+    mean_network_weight_bytes,
+    operator_case,
+    operator_tensors,
+)
 from chanas.core.arch import BlockConfig
-from chanas.core.layouts import num_blocks
-from chanas.network.folding import unpack_channels
 from chanas.network.static import block_module, randomise_statistics
+from chanas.operators.layout import num_blocks, unpack_channels
+from chanas.operators.precision import BFLOAT16
 from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import as_array, transforms
 from chanas.operators.workload import Workload
 
-from .workbench import NANO, NUM_CLASSES, workloads
+from .workbench import NANO, NUM_CLASSES, device, workloads
 
 BLOCKS = NANO.all_blocks(NUM_CLASSES)
 
@@ -76,7 +83,7 @@ def by_formula(workload: Workload, case: ReferenceCase, lanes: int) -> Any:
 @settings(max_examples=40)
 @given(workloads, st.sampled_from([16, 8, 4]))
 def test_an_operator_is_its_formula(workload: Workload, lanes: int) -> None:
-    case = operator_case(workload, lanes)
+    case = operator_case(workload, device(lanes))
     out = workload.output_size
     assert case.expected.shape == (num_blocks(workload.out_channels, lanes), out * out, lanes)
     got = unpack_channels(case.expected, workload.out_channels).reshape(-1, out, out)
@@ -86,7 +93,7 @@ def test_an_operator_is_its_formula(workload: Workload, lanes: int) -> None:
 @settings(max_examples=30)
 @given(workloads, st.sampled_from([16, 8, 4]))
 def test_padding_channels_are_zero_but_in_gates(workload: Workload, lanes: int) -> None:
-    case = operator_case(workload, lanes)
+    case = operator_case(workload, device(lanes))
     padding = case.expected[-1, :, workload.out_channels % lanes or lanes :]
     assert np.all(padding == (0.5 if workload.epilogue == "hsigmoid" else 0.0))
 
@@ -105,14 +112,14 @@ def test_a_transposed_convolution_is_pytorchs(stride: int, padding: int, output_
 
 
 def test_a_gate_of_ten_channels_pads_six_halves() -> None:
-    case = operator_case(Workload("pointwise", 1, 8, 10, epilogue="hsigmoid"), lanes=16)
+    case = operator_case(Workload("pointwise", 1, 8, 10, epilogue="hsigmoid"), device(16))
     assert case.expected[0, 0, 10:].tolist() == [0.5] * 6
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
 def test_a_block_is_its_pytorch_module(block: BlockConfig) -> None:
     lanes, seed = 16, case_seed(block.key)
-    case = block_case(block, lanes)
+    case = block_case(block, device(lanes))
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         module = block_module(block).eval()
@@ -125,13 +132,19 @@ def test_a_block_is_its_pytorch_module(block: BlockConfig) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
 def test_all_arguments_of_a_block_but_the_first_are_weights(block: BlockConfig) -> None:
-    case = block_case(block, lanes=8)
+    case = block_case(block, device(8))
     assert case.weights == tuple(range(1, len(case.arguments)))
     assert case.weight_bytes >= sum(w.weight_bytes for w in block_workloads(block))  # packed weights are padded
 
 
+def test_a_block_of_bfloat16_has_fewer_parameters() -> None:
+    plain, mine = (block_case(BLOCKS[3], dataclasses.replace(device(16), dtype=d)) for d in ("float32", "bfloat16"))
+    assert mine.weight_bytes < 0.6 * plain.weight_bytes
+    assert mine.tolerance == BFLOAT16.block_tolerance > plain.tolerance
+
+
 def test_gates_and_residuals_are_not_weights() -> None:
-    case = operator_case(Workload("pointwise", 2, 8, 8, scaled=True, residual=True), lanes=8)
+    case = operator_case(Workload("pointwise", 2, 8, 8, scaled=True, residual=True), device(8))
     assert len(case.arguments) == 5
     assert case.weights == (1, 2)
     assert case.weight_bytes == 4 * (8 * 8 + 8)
@@ -140,7 +153,7 @@ def test_gates_and_residuals_are_not_weights() -> None:
 def test_a_case_is_the_same_in_every_process_and_leaves_the_generators_alone() -> None:
     torch.manual_seed(0)
     before = torch.random.get_rng_state()
-    first, again = block_case(BLOCKS[1], 16), block_case(BLOCKS[1], 16)
+    first, again = block_case(BLOCKS[1], device(16)), block_case(BLOCKS[1], device(16))
     assert torch.equal(before, torch.random.get_rng_state())
     for a, b in zip(first.arguments, again.arguments, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -148,7 +161,7 @@ def test_a_case_is_the_same_in_every_process_and_leaves_the_generators_alone() -
 
 
 def test_a_saved_case_has_what_the_case_has(tmp_path: Path) -> None:
-    case = operator_case(Workload("pointwise", 2, 8, 8, scaled=True), lanes=8)
+    case = operator_case(Workload("pointwise", 2, 8, 8, scaled=True), device(8))
     case.save(tmp_path / "case.npz")
     with np.load(tmp_path / "case.npz", allow_pickle=False) as data:
         assert data["weights"].tolist() == [1, 2]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from tvm import s_tir, te
 
-from chanas.compiler.cpu.families import schedule_operator
+from chanas.compiler.backends import schedule_operator
 from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.cpu.space import pointwise
 from chanas.compiler.expressions import at_least, at_most, epilogue, exp, maximum, minimum

@@ -17,30 +17,40 @@ import pytest
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import BACKENDS, schedule_space
-from chanas.compiler.cases import ReferenceCase, random_network
-from chanas.compiler.cpu.reference import block_case, operator_case
+from chanas.compiler.cases import ReferenceCase, block_case, operator_case, random_network
+from chanas.compiler.cpu.module import program_module
+from chanas.compiler.program import Program
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.arch import BlockConfig, SearchSpace, StageSpec
+from chanas.core.arch import BlockConfig, SearchSpace, StageSpec, SubSpace
+from chanas.core.codec import to_json
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import PlainLines
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
+from chanas.errors import TargetError
 from chanas.files.run import RunDirectory
-from chanas.measuring.answers import Answer, Timing, WorkerError
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildBlock, BuildOperator, BuildOperators, BuildRequest, Measure, MeasureInTurns
-from chanas.measuring.wire import to_json
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import (
+    Answer,
+    BlockAt,
+    Build,
+    OperatorAt,
+    OperatorsAt,
+    Outcome,
+    Timing,
+    What,
+    WorkerError,
+)
 from chanas.operators.epilogues import PLAIN, USUAL
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.tables.lut import PrescheduleSummary, TableSettings, preschedule
+from chanas.prescheduler.tables.lut import PrescheduleSummary, preschedule
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.preflight import PREFIX
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "winograd2")
@@ -91,6 +101,18 @@ DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes 
 NEON = dataclasses.replace(device(lanes=4), num_vector_registers=32)
 """This machine, used as an ARM core is: short vectors, and as many registers as long ones have."""
 DEVICES["neon"] = NEON
+BF16 = dataclasses.replace(device(), name="cpu-bf16", dtype="bfloat16")
+
+
+def has_bfloat16() -> bool:
+    try:
+        load_target("cpu", 1, "bf16")
+    except TargetError:
+        return False
+    return True
+
+
+needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="this processor lacks AVX512_BF16")
 
 
 # ---- random operators and points ------------------------------------------------------------------------------------
@@ -125,6 +147,15 @@ workloads = st.builds(random_workload, st.sampled_from(OPERATORS), generators)
 def random_points(block: BlockConfig, target: HardwareTarget, rng: np.random.Generator) -> list[Point]:
     """A random point for each operator of a block."""
     return [schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
+
+
+def save_module(blocks: Sequence[BlockConfig], target: HardwareTarget, folder: Path) -> Path:
+    """The module of a chain of blocks with random schedules, as it is stored."""
+    rng = np.random.default_rng(0)
+    points = {block: random_points(block, target, rng) for block in dict.fromkeys(blocks)}
+    program = Program.from_blocks(blocks, [points[block] for block in blocks], target)
+    (folder / "module.json").write_text(program_module(program, {}, target).to_json())
+    return folder / "module.json"
 
 
 def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Point]:
@@ -167,12 +198,14 @@ class Workbench:
         """An operator at a point or a block at one point per operator, by default against its own reference case."""
         library = self.path(".so")
         if isinstance(what, Workload):
-            case = case or operator_case(what, target.vector_lanes)
-            build: BuildRequest = BuildOperator(target=target, library=library, workload=what, point=points)
+            case = case or operator_case(what, target)
+            built: What = OperatorAt(what, points)
         else:
-            case = case or block_case(what, target.vector_lanes, target.dtype)
-            build = BuildBlock(target=target, library=library, block=what, points=points)
-        return Candidate(self._count, build, Measure(library=library, case=self.save(case), settings=QUICK))
+            case = case or block_case(what, target)
+            built = BlockAt(what, points)
+        return Candidate(
+            token=self._count, what=built, target=target, library=library, case=self.save(case), settings=QUICK
+        )
 
     def run(self, candidates: Iterable[Candidate[int]]) -> list[Outcome]:
         """One outcome per candidate, in order."""
@@ -200,24 +233,23 @@ Seconds = Callable[[Any], float | str]
 """Seconds of what a build request asked for, or the error of its timing."""
 
 
-class BuildAgain(BuildOperator):
+class Again(OperatorAt):
     """What a `SyntheticPool` asks the seconds of where a point is timed again, in turns."""
 
 
-def family_of(asked: BuildRequest) -> str | None:
+def family_of(asked: Build) -> str | None:
     """The family of the operator that a request compiles, if it compiles one."""
-    return asked.workload.op if isinstance(asked, BuildOperator) else None
+    return asked.what.workload.op if isinstance(asked.what, OperatorAt) else None
 
 
-def block_of(asked: BuildRequest) -> BlockConfig | None:
+def block_of(asked: Build) -> BlockConfig | None:
     """The block that a request compiles, if it compiles one."""
-    return asked.block if isinstance(asked, BuildBlock) else None
+    return asked.what.block if isinstance(asked.what, BlockAt) else None
 
 
-def synthetic_seconds(asked: BuildRequest) -> float | str:
+def synthetic_seconds(asked: Build) -> float | str:
     """Between 1 and 2 µs, the same whenever the same thing is asked."""
-    arguments = asked.to_json()["arguments"]
-    return hashed_seconds(*(arguments.get(k) for k in ("workload", "block", "point", "points")))
+    return hashed_seconds(*(to_json(getattr(asked.what, k, None)) for k in ("workload", "block", "point", "points")))
 
 
 def hashed_seconds(*what: Any) -> float:
@@ -245,7 +277,7 @@ class SyntheticPool:
     """Stands where a `WorkerPool` stands and invents the seconds; remembers what it was asked to build and to time.
 
     `seconds` gets the request of the build and returns seconds, or the error of the measurement; what is measured in
-    turns is asked for one by one, as `BuildAgain`, and one error is that of all. `code`, if there is one, gets the
+    turns is asked for one by one, as `Again`, and one error is that of all. `code`, if there is one, gets the
     request of the build too. Operators of the check before the tuning work, whatever `seconds` says, and are listed
     apart, in `checked`.
     """
@@ -257,8 +289,8 @@ class SyntheticPool:
         self.built: list[Any] = []
         self.checked: list[Any] = []
         self.timed: list[Path] = []
-        self.turns: list[BuildOperators] = []
-        self.code: Callable[[BuildOperator], str] | None = None
+        self.turns: list[Build] = []
+        self.code: Callable[[Build], str] | None = None
         self.timing_s = self.building_s = 0.0
         self.num_renewed = 0
         self.compute = None
@@ -278,37 +310,36 @@ class SyntheticPool:
 
     def build(self, request: Any, timeout_s: float) -> Future[Answer]:
         self.building_s += 0.1
-        if isinstance(request, BuildOperators):
+        if isinstance(request.what, OperatorsAt):
             self.turns.append(request)
-            request.library.mkdir(exist_ok=True)
-        elif is_preflight(request.library):
+            request.path.mkdir(exist_ok=True)
+        elif is_preflight(request.path):
             self.checked.append(request)
         else:
             self.built.append(request)
-            request.library.touch()
-        is_one = isinstance(request, BuildOperator)
+            request.path.touch()
+        is_one = isinstance(request.what, OperatorAt)
         return answered(Answer({"code": self.code(request)} if self.code and is_one else None, None, 0.1))
 
     def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
         self.timing_s += 0.1
-        if isinstance(request, MeasureInTurns):
+        if request.num is not None:
             return answered(self._measure_in_turns(request.library))
         if is_preflight(request.library):
             return answered(timed(1e-6))
         self.timed.append(request.library)
-        seconds = self.seconds(next(b for b in reversed(self.built) if b.library == request.library))
+        seconds = self.seconds(next(b for b in reversed(self.built) if b.path == request.library))
         return answered(failed(seconds) if isinstance(seconds, str) else timed(seconds))
 
     def _measure_in_turns(self, library: Path) -> Answer:
-        asked = next(b for b in reversed(self.turns) if b.library == library)
+        asked = next(b for b in reversed(self.turns) if b.path == library)
+        assert isinstance(asked.what, OperatorsAt)
         members = []
-        for point in asked.points:
-            seconds = self.seconds(
-                BuildAgain(target=asked.target, library=library, workload=asked.workload, point=point)
-            )
+        for point in asked.what.points:
+            seconds = self.seconds(dataclasses.replace(asked, what=Again(asked.what.workload, point)))
             if isinstance(seconds, str):
                 return failed(seconds)
-            members.append(timed(seconds).to_json())
+            members.append(to_json(timed(seconds)))
         return Answer(members, None, 0.1)
 
 
@@ -319,8 +350,8 @@ def is_preflight(library: Path) -> bool:
 
 def invented(library: Path, token: Any = 0, **settings: Any) -> Candidate[Any]:
     """A candidate for a pool that builds and times nothing: what it is of says nothing."""
-    build = BuildOperator(target=HOST, library=library, workload=WORKLOAD, point=())
-    return Candidate(token, build, Measure(library=library, case=library.with_suffix(".npz")), **settings)
+    case, what = library.with_suffix(".npz"), OperatorAt(WORKLOAD, ())
+    return Candidate(token=token, what=what, target=HOST, library=library, case=case, settings=QUICK, **settings)
 
 
 # ---- tables and networks --------------------------------------------------------------------------------------------
@@ -362,12 +393,13 @@ def fill_table(
     space: SearchSpace,
     target: HardwareTarget,
     num_classes: int,
-    config: TuneConfig,
     *,
+    sub_spaces: Sequence[SubSpace] = (),
     progress: bool = False,
-    open_pool: Any = None,
-    **settings: Any,
+    **options: Any,
 ) -> PrescheduleSummary:
-    """The prescheduler with what differs from the default settings."""
-    how = TableSettings(config, **settings)
-    return preschedule(run, Task(space, num_classes), target, how, progress=progress, open_pool=open_pool)
+    """The prescheduler with what differs from the default effort, but nothing calibrated by default."""
+    names = options.keys() & {"trials", "early_stop", "cost_model", "calibrate"}
+    effort: dict[str, Any] = {"calibrate": 0} | {name: options.pop(name) for name in names}
+    how = TableEffort(sub_spaces=tuple(s.key for s in sub_spaces), **effort)
+    return preschedule(run, Task(space, num_classes), target, how, progress=progress, **options)

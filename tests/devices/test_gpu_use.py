@@ -29,9 +29,9 @@ from chanas.devices.host import load_target
 from chanas.devices.target_files import describe_target
 from chanas.errors import StageOrderError, TargetError
 from chanas.files.run import RunDirectory
+from chanas.measuring import locks
 from chanas.measuring.checks import gpu_check as cuda_check
 from chanas.measuring.checks.target_check import Step
-from chanas.measuring.local import locks
 from chanas.workflows.models import bench
 from chanas.workflows.searching import agreement
 

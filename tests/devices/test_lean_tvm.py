@@ -20,9 +20,7 @@ def test_tvm_imported_inside_does_not_bring_torch_and_torch_works_afterwards() -
 
 def test_a_gpus_worker_decides_itself_when_tvm_comes_and_without_torch() -> None:
     """TVM's CUDA runtime needs a library that is found for it first, and TVM would bring torch."""
-    code = (
-        "import sys\nimport chanas.measuring.local.cuda_worker\nprint({'tvm', 'tvm_ffi', 'torch'} & set(sys.modules))"
-    )
+    code = "import sys\nimport chanas.measuring.worker.cuda\nprint({'tvm', 'tvm_ffi', 'torch'} & set(sys.modules))"
     assert _run(code) == "set()"
 
 

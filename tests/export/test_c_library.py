@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 
 from chanas.bundle.codesign import CoDesign, write_bundle
 from chanas.commands.main import app
-from chanas.compiler.c_toolchain import search_path
-from chanas.compiler.linkers import Tools
+from chanas.compiler.toolchains import Tools, search_path
 from chanas.core.arch import SearchSpace
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
@@ -31,11 +30,11 @@ from chanas.export.c_library import export
 from chanas.export.folders import Exported
 from chanas.export.trials import Check
 from chanas.measuring.checks.qemu import emulator_program
-from chanas.measuring.local.compiler import Compiler
-from chanas.measuring.requests import BuildNetwork
+from chanas.measuring.messages import Build, NetworkAt
+from chanas.measuring.worker.compiler import Compiler
 from chanas.network import folding
-from chanas.network.folding import Array
 from chanas.network.preprocess import Preprocess
+from chanas.operators.precision import Array
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler import ideas
 from chanas.prescheduler.tables.networks import block_points
@@ -61,7 +60,7 @@ def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget, compil
     blocks = space.smallest.blocks(space, len(CLASSES))
     job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
     points = block_points(lut, blocks)
-    request = BuildNetwork(target=target, library=job.library, blocks=blocks, points=points)
+    request = Build(target=target, what=NetworkAt(blocks, points), path=job.library)
     compiler.result(request, "the network")
     tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
     document = {
@@ -399,7 +398,9 @@ def test_a_program_that_computes_something_else_is_not_written(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = folding.pack_block
-    monkeypatch.setattr(c_export, "pack_block", lambda *arguments: packed(*arguments) * np.float32(1.5))
+    monkeypatch.setattr(
+        c_export, "pack_block", lambda *arguments: [part * np.float32(1.5) for part in packed(*arguments)]
+    )
     with pytest.raises(MeasureError, match=r"logits are .* away from PyTorch's; nothing was written"):
         export(bundle, tmp_path / "net")
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chanas.compiler.c_toolchain import CToolchain, find_c_toolchain
+from chanas.compiler.toolchains import CToolchain, find_c_toolchain
 from chanas.errors import ConfigError, TargetError
 from chanas.export.folders import checked_name, free_name
 

@@ -19,7 +19,7 @@ from chanas.core.arch import SearchSpace
 from chanas.export.c_library import export
 from chanas.export.folders import Exported
 from chanas.export.tuned_library import export_tuned
-from chanas.measuring.local.compiler import Compiler
+from chanas.measuring.worker.compiler import Compiler
 
 from ..bundle.test_codesign import HOST, logits_of_torch
 from .test_c_library import make_bundle, needs_compiler

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chanas.compiler.cpu.call_list import CallList, KernelCall, Place
-from chanas.compiler.cpu.static_library import ALIGNMENT, aligned
+from chanas.compiler.cpu.c_kernels import ALIGNMENT, CallList, KernelCall, Place, aligned
 from chanas.export.memory_plan import Lifetime, place_tensors, plan_memory, tensor_lifetimes
 
 spans = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted)
@@ -42,6 +41,13 @@ def test_memory_lies_between_what_is_needed_at_once_and_everything(tensors: list
 
 def test_a_tensor_takes_the_place_of_one_that_is_over() -> None:
     assert place_tensors([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(64, 2, 3)]) == [0, 64, 0]
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=20))
+def test_a_chain_takes_no_more_than_two_buffers_in_turns(sizes: list[int]) -> None:
+    tensors = [Lifetime(size, step, step + 1) for step, size in enumerate(sizes)]
+    ends = [o + aligned(t.num_bytes) for o, t in zip(place_tensors(tensors), tensors, strict=True)]
+    assert max(ends) <= sum(aligned(max(sizes[turn::2])) for turn in (0, 1))
 
 
 def test_tensors_live_from_the_first_call_to_the_last_that_names_them() -> None:

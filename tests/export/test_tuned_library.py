@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from chanas.bundle.tuned import DOCUMENT, RANDOM_WEIGHTS, SOURCE, TunedNetwork
 from chanas.commands.main import app
-from chanas.compiler.linkers import Tools
+from chanas.compiler.toolchains import Tools
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export import folders
@@ -30,7 +30,7 @@ from chanas.export.folders import Exported
 from chanas.export.trials import Check, run_example
 from chanas.export.tuned_library import check_size, export_tuned
 from chanas.models.sources.opening import open_model
-from chanas.network.folding import Array
+from chanas.operators.precision import Array
 
 from .test_c_library import HAS_COMPILER, PI, build, line_of_the_readme, needs_compiler
 from .test_c_library import narrow as narrow

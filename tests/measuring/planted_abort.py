@@ -10,18 +10,17 @@ import sys
 import types
 from typing import Any
 
-from chanas.measuring.answers import Timing
-from chanas.measuring.local import worker
-from chanas.measuring.requests import BuildOperator, Measure, TimingRequest
+from chanas.measuring.messages import Build, Measure, Timing, TimingRequest
+from chanas.measuring.worker import cpu
 
 
-def build_operator(request: BuildOperator) -> dict[str, Any]:
+def build(request: Build) -> dict[str, Any]:
     """Abort as LLVM does where a processor lacks an instruction."""
-    if not request.library.name.startswith("preflight-"):
+    if not request.path.name.startswith("preflight-"):
         os.write(2, b"LLVM ERROR: planted\n")
         os.abort()
-    request.library.touch()
-    return {"code": str(request.library)}
+    request.path.touch()
+    return {"code": str(request.path)}
 
 
 def measure(_request: TimingRequest) -> Timing:
@@ -31,5 +30,5 @@ def measure(_request: TimingRequest) -> Timing:
 
 if __name__ == "__main__":
     sys.modules["tvm"] = types.ModuleType("tvm")
-    worker.CALLS.update({BuildOperator: build_operator, Measure: measure})
-    worker.main()
+    cpu.CALLS.update({Build: build, Measure: measure})
+    cpu.main()

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from chanas.errors import ConfigError
-from chanas.measuring.local.pool import wait_for_one
-from chanas.measuring.requests import Ping
-from chanas.measuring.shared.pool import Exchange, SharedPool
-from chanas.measuring.shared.serving import main
+from chanas.measuring.fleet import wait_for_one
+from chanas.measuring.messages import Ping
+from chanas.measuring.shared.turns import Exchange, SharedPool, main
 
 NUM_ROUNDS, NUM_BUILDS, TIMEOUT_S = 2, 3, 60.0
 

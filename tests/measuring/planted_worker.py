@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import hashlib
 import json
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chanas.measuring.local import worker
-from chanas.measuring.requests import BuildOperator
+from chanas.measuring.messages import Build, OperatorAt
+from chanas.measuring.worker import cpu
 
 _GREED = 64  # times 256 MiB
 _KERNELS = {
@@ -62,21 +61,23 @@ _BUILDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def build_operator(request: BuildOperator) -> dict[str, Any]:
-    """As the worker's own, unless the point is one of the planted ones."""
-    kind = _PLAN.get(request.point)
+def build(request: Build) -> Any:
+    """As the worker's own, unless the point of an operator is one of the planted ones."""
+    if not isinstance(request.what, OperatorAt):
+        return cpu.build(request)
+    workload, point = request.what.workload, request.what.point
+    kind = _PLAN.get(point)
     if kind in _BUILDS:
         _BUILDS[kind]()
     if kind == "kernel is wrong":
-        return worker.build_operator(
-            dataclasses.replace(request, workload=dataclasses.replace(request.workload, epilogue="relu"))
-        )
+        what = OperatorAt(dataclasses.replace(workload, epilogue="relu"), point)
+        return cpu.build(dataclasses.replace(request, what=what))
     if kind in _KERNELS:
-        _write_kernel(_KERNELS[kind], request.library)
-        return {"code": hashlib.sha256(request.library.read_bytes()).hexdigest()}
-    return worker.build_operator(request)
+        _write_kernel(_KERNELS[kind], request.path)
+        return cpu.code_of(request.path)
+    return cpu.build(request)
 
 
 if __name__ == "__main__":
-    worker.CALLS[BuildOperator] = build_operator
-    worker.main()
+    cpu.CALLS[Build] = build
+    cpu.main()

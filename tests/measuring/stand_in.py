@@ -17,8 +17,8 @@ from chanas.compiler.cpu.build import load_module
 from chanas.core.target import HardwareTarget
 from chanas.devices.driver import FoundGPU
 from chanas.devices.target_files import describe_target
-from chanas.measuring.local.cuda_worker import serve
-from chanas.measuring.local.timing import Call
+from chanas.devices.timing import Call
+from chanas.measuring.worker.cuda import serve
 
 WORKER = (str(Path(__file__).resolve()),)
 

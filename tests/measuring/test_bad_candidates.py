@@ -11,14 +11,14 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.local.worker_process import WorkerProcess
-from chanas.measuring.requests import BuildOperator, Measure, Request
+from chanas.core.effort import Effort
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Request
+from chanas.measuring.worker.process import WorkerProcess
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.tuner import Search
 
 from ..compiler.workbench import HOST, plant_worker
 
@@ -26,8 +26,8 @@ WORKLOAD = Workload("pointwise", 4, 8, 32)
 POINTS = schedule_space(WORKLOAD, HOST).points
 ERRORS = {
     "compiler fails": "RuntimeError: planted",
-    "compiler crashes": "crash: the worker ended with signal 11 (SIGSEGV) in build_operator",
-    "compiler never ends": "timeout: build_operator took more than 1 s",
+    "compiler crashes": "crash: the worker ended with signal 11 (SIGSEGV) in build",
+    "compiler never ends": "timeout: build took more than 1 s",
     "compiler takes all memory": "out of memory: a worker may allocate ",
     "kernel crashes": "crash: the worker ended with signal 11 (SIGSEGV) in measure",
     "kernel never ends": "timeout: measure took more than 1 s",
@@ -50,10 +50,13 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Point, Tu
 
     def impatient(self: WorkerProcess, request: Request, timeout_s: float) -> Answer:
         """Wait for those that never end less long than for the others, on a machine that does other things too."""
-        if isinstance(request, BuildOperator) and request.point in ENDLESS:
-            endless.add(request.library)
-        never_ends = isinstance(request, BuildOperator | Measure) and request.library in endless
-        return call(self, request, TIMEOUT_S if never_ends else timeout_s)
+        match request:
+            case Build(what=OperatorAt(point=point), path=library) if point in ENDLESS:
+                endless.add(library)
+                timeout_s = TIMEOUT_S
+            case Measure(library=library) if library in endless:
+                timeout_s = TIMEOUT_S
+        return call(self, request, timeout_s)
 
     store = RecordStore(folder / "records.sqlite", HOST)
     scratch = folder / "scratch"
@@ -62,8 +65,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Point, Tu
         plant_worker(patch, "llvm", (str(worker), str(folder / "plan.json")))
         patch.setattr(WorkerProcess, "call", impatient)
         with WorkerPool(HOST) as workers:
-            config = TuneConfig(num_trials=len(POINTS), batch_size=len(POINTS))
-            TuningJobs(workers, HOST, store, config, scratch, model="random").run([WORKLOAD], progress=False)
+            effort, at_once = Effort(trials=len(POINTS), cost_model="random"), Search(batch_size=len(POINTS))
+            TuningJobs(workers, HOST, store, effort, scratch, search=at_once).run([WORKLOAD], progress=False)
     assert list(scratch.iterdir()) == []
     yield {r.point: r for r in store.load(WORKLOAD.key)}
     store.close()

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.measuring import canary as module
-from chanas.measuring.answers import Answer
 from chanas.measuring.canary import EVERY_S, LIMIT, NOISE, Canary
 from chanas.measuring.candidates import CandidatePipeline
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.outcomes import Outcome, Reading
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Answer, Outcome, Reading
 
 from ..compiler.workbench import HOST, SyntheticPool, answered, failed, invented, timed
 
@@ -188,7 +187,7 @@ def test_a_canary_that_does_not_work_stops_nothing(tmp_path: Path, call: str) ->
     class Broken(DriftingPool):
         def build(self, request: Any, timeout_s: float) -> Future[Answer]:
             answer = super().build(request, timeout_s)
-            broken = call == "build" and request.library.name == "canary.so"
+            broken = call == "build" and request.path.name == "canary.so"
             return answered(failed("TargetError: no linker found")) if broken else answer
 
         def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:

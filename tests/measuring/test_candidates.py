@@ -3,6 +3,7 @@ not."""
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cpu.reference import operator_case
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
+from chanas.compiler.cases import operator_case
 from chanas.measuring.candidates import Candidate, CandidatePipeline, time_in_rounds
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import (
+    Answer,
+    BlockAt,
+    Build,
+    ErrorKind,
+    Measure,
+    ModuleFile,
+    NetworkAt,
+    OperatorAt,
+    OperatorsAt,
+    Outcome,
+    UntunedBlock,
+    What,
+    WorkerError,
+)
 from chanas.operators.workload import Workload
 
-from ..compiler.workbench import HOST, SyntheticPool, Workbench, answered, failed, invented, timed
+from ..compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, Workbench, answered, failed, invented, timed
 
 WORKLOAD = Workload("depthwise", 8, 24, 24, 3, 1, "relu")
 POINTS = schedule_space(WORKLOAD, HOST).points
+BLOCK = NANO.smallest.blocks(NANO, NUM_CLASSES)[0]
 
 
 class WatchedPool:
@@ -51,7 +66,7 @@ class WatchedPool:
 def test_outcomes_are_the_same_whether_builds_overlap_with_timing_or_not(
     workbench: Workbench, pool: WorkerPool, overlap: bool
 ) -> None:
-    wrong = operator_case(WORKLOAD, HOST.vector_lanes)
+    wrong = operator_case(WORKLOAD, HOST)
     wrong.expected[0] += 1.0
     candidates = [
         workbench.candidate(WORKLOAD, POINTS[0]),
@@ -97,11 +112,30 @@ def test_a_library_is_kept_on_request(pool: WorkerPool, workbench: Workbench) ->
     assert kept.library.is_file()
 
 
+@pytest.mark.parametrize(
+    ("what", "timing"),
+    [
+        (OperatorAt(WORKLOAD, (1,)), {}),
+        (BlockAt(BLOCK, ((1,),)), {}),
+        (OperatorsAt(WORKLOAD, ((1,), (2,)), (None, None)), {"num": 2}),
+        (NetworkAt((BLOCK,), (((1,),),)), {"form": "network"}),
+        (UntunedBlock(BLOCK), {"form": "network"}),
+        (ModuleFile(Path("module.json")), {"form": "module"}),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_how_a_candidate_is_built_and_timed_follows_from_what_it_is(what: What, timing: dict[str, Any]) -> None:
+    candidate = dataclasses.replace(invented(Path("a.so")), what=what, hopeless_s=2.0)
+    assert candidate.build == Build(target=candidate.target, what=what, path=Path("a.so"))
+    files = {"library": Path("a.so"), "case": Path("a.npz")}
+    assert candidate.timing == Measure(**files, settings=candidate.settings, hopeless_s=2.0, **timing)
+
+
 def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
     class HangingPool(SyntheticPool):
         def build(self, request: Any, timeout_s: float) -> Future[Answer]:
             super().build(request, timeout_s)
-            request.library.with_suffix(".o").touch()
+            request.path.with_suffix(".o").touch()
             answer: Future[Answer] = Future()
             error = WorkerError(ErrorKind.TIMEOUT, f"{request.call} took more than {timeout_s:g} s")
             answer.set_result(Answer(None, error, timeout_s))
@@ -112,7 +146,7 @@ def test_a_build_that_takes_too_long_leaves_nothing(tmp_path: Path) -> None:
     library = tmp_path / "a.so"
     line.submit(invented(library, 0, keep_library=True))
     ((_, outcome),) = line.finished()
-    assert outcome.error == "timeout: build_operator took more than 20 s"
+    assert outcome.error == "timeout: build took more than 20 s"
     assert (outcome.build_s, outcome.measure_s) == (20.0, 0.0)
     assert list(tmp_path.iterdir()) == []
 

@@ -9,9 +9,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from chanas.compiler.cpu.module import ProgramModule, program_module
+from chanas.compiler.program import Program
 from chanas.core.target import HardwareTarget
-from chanas.models.module import ProgramModule, program_module
-from chanas.models.program import Program
 from chanas.models.sources.model import Array
 from chanas.prescheduler.ideas import ranked_points
 

@@ -69,12 +69,39 @@ def names(graph: Graph) -> Counter[str]:
         (nn.GELU, "gelu"),
         (lambda: Spelled(lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))), "gelu"),
         (lambda: Spelled(lambda x: 0.5 * (x * (torch.erf(x * math.sqrt(0.5)) + 1.0))), "gelu"),
+        (lambda: Spelled(lambda x: x.clamp(min=0.0).clamp(max=6.0)), "relu6"),
+        (lambda: Spelled(lambda x: torch.relu(x).clamp(max=6.0)), "relu6"),
+        (lambda: Spelled(lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0), "hsigmoid"),
+        (lambda: Spelled(lambda x: (3.0 + x).clamp(0.0, 6.0) * (1 / 6)), "hsigmoid"),
+        (lambda: Spelled(lambda x: (x / 6.0 + 0.5).clamp(0.0, 1.0)), "hsigmoid"),
+        (lambda: Spelled(lambda x: x * (x + 3.0).clamp(0.0, 6.0) / 6.0), "hswish"),
+        (lambda: Spelled(lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0 * x), "hswish"),
+        (lambda: Spelled(lambda x: torch.sigmoid(x) * x), "swish"),
     ],
 )
 def test_an_activation_is_one_node_however_it_is_spelled(activation: Callable[[], nn.Module], name: str) -> None:
     _, graph, error = both(nn.Sequential(nn.Conv2d(6, 4, 3), activation()))
     assert [n.op for n in graph.nodes] == ["conv2d", "activation"]
     assert names(graph) == {name: 1}
+    assert error < 1e-5
+
+
+NEARLY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "another shift": lambda x: (x + 2.0).clamp(0.0, 6.0) / 6.0,
+    "another factor": lambda x: (x + 3.0).clamp(0.0, 6.0) / 5.0,
+    "another slope": lambda x: (x / 5.0 + 0.5).clamp(0.0, 1.0),
+    "other bounds": lambda x: x.clamp(0.5, 6.0),
+    "the gate of something else": lambda x: x * torch.sigmoid(x * 1.702),
+    "a gate times something else": lambda x: (x * 2.0) * torch.sigmoid(x),
+    "an error function of something else": lambda x: x * 0.5 * (1.0 + torch.erf(x)),
+    "an error function without its half": lambda x: x * (1.0 + torch.erf(x / math.sqrt(2.0))),
+}
+
+
+@pytest.mark.parametrize("function", NEARLY.values(), ids=NEARLY)
+def test_what_is_nearly_an_activation_keeps_its_numbers(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    _, graph, error = both(Spelled(function))
+    assert not {"gelu", "hsigmoid", "hswish", "swish"} & set(names(graph))
     assert error < 1e-5
 
 

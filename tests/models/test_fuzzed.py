@@ -15,12 +15,12 @@ import tvm
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from chanas.compiler.cpu.module import ProgramModule
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.models.folding import simplify
 from chanas.models.importing import check_values
 from chanas.models.lowering import lower
-from chanas.models.module import ProgramModule
 from chanas.models.reading.reader import read_graph
 from chanas.models.sources.model import OpenedModel
 from chanas.models.sources.opening import open_model

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chanas.bundle.tuned import TunedNetwork
+from chanas.compiler.program import MapView, Program
 from chanas.devices.host import load_target
 from chanas.models.folding import simplify
 from chanas.models.lowering import lower
-from chanas.models.program import MapView, Program
 from chanas.models.reading.reader import read_graph
 from chanas.models.sources.torch_models import opened_program
 from chanas.workflows.models.operators import operator_places

@@ -77,7 +77,9 @@ def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) 
     fast([(name, which) for name in ("tiny", "mbv3-32") for which in ("smallest", "largest", "random")], [1, 2, 5]),
 )
 def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, tiny_space: SearchSpace) -> None:
-    from chanas.compiler.cpu.blocks import network_module, schedule_block
+    from chanas.compiler.cpu.blocks import schedule_block
+    from chanas.compiler.cpu.module import program_module
+    from chanas.compiler.program import Program
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     rng = np.random.default_rng(1)
@@ -86,7 +88,7 @@ def test_a_compiled_network_allocates_what_was_foretold(name: str, which: str, t
     predicted = float(ActivationMemory(space, NUM_CLASSES, HOST).of(genomes)[0])
     points = {b: random_points(b, HOST, rng) for b in dict.fromkeys(chosen[which].blocks(space, NUM_CLASSES))}
     blocks = chosen[which].blocks(space, NUM_CLASSES)
-    network = network_module(blocks, [points[b] for b in blocks], HOST)
+    network = program_module(Program.from_blocks(blocks, [points[b] for b in blocks], HOST), {}, HOST).module
     functions = [schedule_block(b, p, HOST) for b, p in points.items()]
     actual = allocated_bytes(network, functions, HOST)
     assert predicted * 0.999 <= actual <= predicted * (1 + TOLERANCE)
@@ -102,14 +104,14 @@ def test_a_gpu_program_has_the_memory_that_was_foretold(
     """Arrays between steps, and rows of logits: nine images have spare ones."""
     from tvm import relax
 
-    from chanas.compiler.cuda.families import gpu_space
+    from chanas.compiler.backends import schedule_space
     from chanas.compiler.cuda.graph import network_program
 
     space = tiny_space if name == "tiny" else SearchSpace.load(name)
     target, rng = in_batches(gpu_in_dtype(GPU, dtype), batch), np.random.default_rng(1)
     (architecture,) = decode(space, sample(space, 1, rng))
     blocks = architecture.blocks(space, NUM_CLASSES)
-    points = [[gpu_space(w, target).sample(1, rng)[0] for w in device_workloads(b, target)] for b in blocks]
+    points = [[schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(b, target)] for b in blocks]
     found: list[int] = []
 
     def visit(call: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -150,3 +151,23 @@ def test_squeeze_excite_of_several_images_is_three_operators() -> None:
 @pytest.mark.parametrize("block", [PLAIN, HEAD, CLASSIFIER], ids=["plain", "head", "classifier"])
 def test_other_blocks_stay_as_they_are(block: BlockConfig) -> None:
     assert fuse_squeeze(block_steps(block)) == block_steps(block)
+
+
+# ---- precision ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("block", OPERATORS, ids=lambda b: b.key)
+def test_a_block_has_the_same_operators_in_any_dtype(block: BlockConfig) -> None:
+    plain, mine = block_workloads(block), block_workloads(block, "bfloat16")
+    assert [dataclasses.replace(w, dtype="float32", wide=False) for w in mine] == list(plain)
+    assert not {w.key for w in plain} & {w.key for w in mine}
+    assert [w.wide for w in mine] == [block.kind == "classifier" and w == mine[-1] for w in mine]
+
+
+def test_an_image_and_logits_are_float32_and_all_between_is_bits() -> None:
+    workloads = [w for block in (STEM, EVERYTHING, HEAD, CLASSIFIER) for w in block_workloads(block, "bfloat16")]
+    assert [w.input_storage for w in workloads] == ["float32"] + ["uint16"] * (len(workloads) - 1)
+    assert [w.output_storage for w in workloads] == ["uint16"] * (len(workloads) - 1) + ["float32"]
+
+
+def test_weights_weigh_half() -> None:
+    plain = Workload("pointwise", 7, 960, 160)
+    assert dataclasses.replace(plain, dtype="bfloat16").weight_bytes == plain.weight_bytes - 2 * 960 * 160

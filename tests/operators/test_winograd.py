@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.errors import ScheduleError
-from chanas.network.folding import pack_operator
 from chanas.operators.winograd import Matrix, saved_multiplications, transforms
 from chanas.operators.workload import Operator, Workload, winograd_axis, winograd_counts
 
@@ -94,38 +92,7 @@ def test_a_kernel_of_too_many_taps_is_refused() -> None:
         transforms(9, 1)
 
 
-def test_weights_are_packed_by_product_channel_row_and_phase() -> None:
-    weight = np.random.default_rng(0).standard_normal((10, 3, 5, 5), dtype=np.float32)
-    packed, bias = pack_operator(Workload("winograd", 9, 3, 10, 5, 2), weight, np.ones(10, dtype=np.float32), 8)
-    products = transforms(5, 2).products
-    assert packed.shape == (2, products * 3 * 5 * 2, 8)
-    assert bias.shape == (2, 8)
-    by_name = packed.reshape(2, products, 3, 5, 2, 8)
-    np.testing.assert_allclose(by_name[0, -1, 2, 4, 0, 7], weight[7, 2, 4, 4])  # the last product is the last tap
-    np.testing.assert_array_equal(by_name[1, ..., 2:], 0.0)
-
-
-def test_weights_of_tiles_of_rows_are_those_of_columns_with_the_axes_swapped() -> None:
-    weight = np.random.default_rng(0).standard_normal((10, 3, 7, 2), dtype=np.float32)
-    bias = np.ones(10, dtype=np.float32)
-    tall, wide = (Workload("winograd", 9, 3, 10, k, kernel_width=9 - k) for k in (7, 2))
-    for ours, theirs in zip(
-        pack_operator(tall, weight, bias, 8), pack_operator(wide, weight.swapaxes(2, 3), bias, 8), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 @pytest.mark.parametrize(("kernel", "weights"), [((3, 3), 6 * 3), ((5, 5), 8 * 5), ((7, 1), 10), ((1, 7), 10)])
 def test_weights_are_counted_as_they_are_packed(kernel: tuple[int, int], weights: int) -> None:
     workload = Workload("winograd", 9, 3, 10, kernel[0], kernel_width=kernel[1])
     assert workload.weight_bytes == 4 * 10 * (weights * 3 + 1)
-
-
-def test_weights_of_square_tiles_are_packed_by_product_and_channel() -> None:
-    weight = np.random.default_rng(0).standard_normal((10, 3, 5, 3), dtype=np.float32)
-    workload = Workload("winograd2", 9, 3, 10, 5, kernel_width=3)
-    packed, bias = pack_operator(workload, weight, np.ones(10, dtype=np.float32), 8)
-    assert packed.shape == (2, 8 * 6 * 3, 8)
-    assert bias.shape == (2, 8)
-    np.testing.assert_allclose(packed.reshape(2, 8, 6, 3, 8)[0, -1, -1, 2, 7], weight[7, 2, 4, 2])
-    assert workload.weight_bytes == 4 * 10 * (8 * 6 * 3 + 1)

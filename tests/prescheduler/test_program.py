@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chanas.compiler.program import Program, TunedOperation, Value
 from chanas.errors import MeasureError
-from chanas.models.program import Program, TunedOperation, Value
-from chanas.models.sources.model import TensorFacts
 from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ranked_points
@@ -25,7 +24,7 @@ SLOW, FAST = Workload("blockconv", 8, 32, 32, 3), Workload("winograd", 8, 32, 32
 
 def program() -> Program:
     """Operators that are only looked at, one after the other."""
-    made = Program((TensorFacts("x", (1, 16, 4, 4), "float32"),), HERE.vector_lanes)
+    made = Program((Value((1, 16, 4, 4)),), HERE.vector_lanes)
     for choices in ((KNOWN,), (OTHER,), (SLOW, FAST)):
         weight = np.zeros((1, 1, 1, 1), np.float32)
         value = Value((1, 64, 4, 4), "float32", True)
@@ -69,8 +68,8 @@ class Rejecting(SyntheticPool):
         self.rejected = rejected
 
     def measure(self, request: object, timeout_s: float, device: int | None = None) -> object:  # type: ignore[override]
-        asked = next(b for b in reversed(self.checked) if b.library == request.library)  # type: ignore[attr-defined]
-        is_bad = (asked.workload, asked.point) in self.rejected
+        asked = next(b for b in reversed(self.checked) if b.path == request.library)  # type: ignore[attr-defined]
+        is_bad = (asked.what.workload, asked.what.point) in self.rejected
         return answered(failed("wrong result")) if is_bad else super().measure(request, timeout_s, device)
 
 

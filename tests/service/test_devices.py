@@ -11,7 +11,7 @@ import pytest
 
 from chanas.core.usage import HERE
 from chanas.errors import ConfigError, ServiceError
-from chanas.measuring.remote.pool import HeldDevices
+from chanas.measuring.remote.held import HeldDevices
 from chanas.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import DEVICE, HOST, MEASURE, Stage, UnitLostError
 from chanas.scheduler.mock import strict_rounds

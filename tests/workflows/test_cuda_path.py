@@ -14,6 +14,7 @@ from chanas import workflows
 from chanas.bundle.benchmark import benchmark
 from chanas.bundle.codesign import CoDesign
 from chanas.core.arch import SearchSpace, StageSpec
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.core.usage import Usage
 from chanas.devices import cuda_runtime, host
@@ -23,7 +24,6 @@ from chanas.measuring import canary
 from chanas.operators.workload import Workload
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, open_source
-from chanas.workflows.stages.tuning import Tuning
 
 from ..compiler.workbench import plant_worker
 from ..measuring.stand_in import WORKER, StandIn, found
@@ -81,7 +81,7 @@ def walk(tmp_path: Path, batch: int = 1) -> LatencyLUT:
         "cuda" if batch == 1 else f"cuda-b{batch}",
     )
     save_space(SPACE, space)
-    how: dict[str, Any] = {"tuning": Tuning(1, num_calibration=6), "progress": False}
+    how: dict[str, Any] = {"effort": TableEffort(trials=1, calibrate=6), "progress": False}
     summary = workflows.preschedule(run, usage=Usage("cuda", batch=batch), space=space, num_classes=CLASSES, **how)
     lut = LatencyLUT.load(run.lut(name))
     assert summary.num_failed_trials == 0

@@ -21,9 +21,8 @@ from chanas.devices.driver import FoundGPU
 from chanas.devices.host import load_target
 from chanas.devices.machine_state import Activity, Busy
 from chanas.errors import TargetError
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import Ping
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Answer, Ping
 from chanas.prescheduler.tuning.preflight import FamilyCheck
 from chanas.workflows import doctor as module
 from chanas.workflows.doctor import (
@@ -205,11 +204,11 @@ def test_dtypes_have_their_families_and_their_speed(failing: dict[str, str], tmp
 
 @pytest.mark.usefixtures("two_dtypes")
 def test_a_family_that_fails_is_a_problem_and_its_dtype_has_no_speed(failing: dict[str, str], tmp_path: Path) -> None:
-    failing["bf16 pointwise"] = "crash: the worker ended with signal 6 (SIGABRT) in build_operator"
+    failing["bf16 pointwise"] = "crash: the worker ended with signal 6 (SIGABRT) in build"
     section = dtypes(HOST, SyntheticPool(), tmp_path)
     assert section.lines[1] == ("bf16", "works: conv, depthwise, pool; FAILS: pointwise")
     assert section.problems == (
-        "operators in bf16 do not work: pointwise (the compiler ended with signal 6 (SIGABRT) in build_operator); "
+        "operators in bf16 do not work: pointwise (the compiler ended with signal 6 (SIGABRT) in build); "
         "use --dtype f32",
     )
     assert (section.facts["f32"]["works"], section.facts["bf16"]["works"]) == (True, False)

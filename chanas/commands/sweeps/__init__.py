@@ -1,1 +1,1 @@
-"""`chanas sweep`: its commands, and how the options of other commands become the rows of a sweep."""
+"""`chanas sweep`: options of other commands become the rows of a sweep."""

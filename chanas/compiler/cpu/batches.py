@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Part(NamedTuple):
-    """Place of a map in another one's memory: its first channel block there, and all that each image has there."""
-
-    first: int
-    blocks: int
-
+from chanas.compiler.cpu.generic import MIN_PARALLEL
+from chanas.compiler.program import Part, Value
 
 NO_PARTS: Mapping[int, Part] = MappingProxyType({})
 
@@ -54,3 +49,35 @@ def over_images(function: Any, num_images: int, common: Collection[int], parts: 
     loop = tirx.For(image, 0, num_images, tirx.ForKind.SERIAL, s_tir.SBlockRealize([], True, body))
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", loop))
     return tirx.PrimFunc(arguments, root, attrs=function.attrs)
+
+
+def take_part(builder: Any, whole: Any, part: Part, blocks: int) -> Any:
+    """The expression of a map of so many channel blocks of each image, from the memory that it is in."""
+    if (part.first, part.blocks) == (0, blocks):
+        return whole
+    from tvm import te
+
+    images = int(whole.ty.shape[0]) // part.blocks
+
+    def compute(x: Any) -> Any:
+        shape = (images * blocks, *x.shape[1:])
+        return te.compute(
+            shape, lambda b, m, v: x[b // blocks * part.blocks + part.first + b % blocks, m, v], name="part"
+        )
+
+    return builder.emit_te(compute, whole, primfunc_name_hint="part")
+
+
+def copying(value: Value, lanes: int, part: Part, parallel: bool) -> Any:
+    """A scheduled function from a map to its place in another one's memory."""
+    from tvm import s_tir, te
+
+    rows, pixels, _ = value.memory_shape(lanes)
+    x = te.placeholder((rows // value.images, pixels, lanes), name="x")
+    copy = te.compute(x.shape, lambda *indices: x[indices], name="copy")
+    sch = s_tir.Schedule(te.create_prim_func([x, copy]), error_render_level="none")
+    b, m, v = sch.get_loops(sch.get_sblock("copy"))
+    sch.vectorize(v)
+    if parallel and rows * pixels * lanes >= MIN_PARALLEL:
+        sch.parallel(sch.fuse(b, m))
+    return over_images(sch.mod["main"], value.images, (), {1: part})

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chanas.compiler.cpu.blocks import network_module
 from chanas.compiler.cpu.lowering import pipeline
+from chanas.compiler.cpu.module import program_module
 from chanas.compiler.libraries import export
-from chanas.compiler.linkers import required_linker
+from chanas.compiler.program import Program
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import required_linker
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 
@@ -47,7 +48,8 @@ def build_network(
     library_path: Path,
 ) -> None:
     """Compile a whole network to a shared library that `relax.VirtualMachine` loads."""
-    _build_relax(network_module(blocks, points, target), target, library_path)
+    program = Program.from_blocks(blocks, points, target)
+    _build_relax(program_module(program, {}, target).module, target, library_path)
 
 
 def build_module(json_path: Path, target: HardwareTarget, library_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.space import Named, ScheduleSpace
-from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
+from chanas.operators.layout import num_blocks
 
 _PIXEL_SPLITS = ("split_m", "split_h", "split_w")
 """Coordinates whose last factor is a side of the tile's pixels."""
@@ -31,7 +31,9 @@ def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget
     # Vectors loaded and multiply-adds done by one pass over the reduction of a tile.
     loads = input_rows * (lanes if workload.is_channelwise else 1) + columns * kernel_area * lanes
     weights = columns * lanes * kernel_area
-    tile_bytes = depth * (workload.input_itemsize * input_rows + workload.weight_itemsize * weights)
+    tile_bytes = depth * (
+        workload.input_precision.item_bytes * input_rows + workload.weight_precision.item_bytes * weights
+    )
     work = accumulators * kernel_area * lanes
     logs = [
         math.sqrt(workload.input_pixels),

@@ -18,7 +18,7 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from chanas.compiler.cpu.operators import finish
-from chanas.core.layouts import num_blocks
+from chanas.operators.layout import num_blocks
 from chanas.operators.transposed import first_row, num_taps
 from chanas.operators.winograd import Transforms, as_array, transforms
 from chanas.operators.workload import Workload, winograd_axis, winograd_counts, winograd_plans

@@ -1,4 +1,4 @@
-"""The computation of each family in float32, as TVM tensor expressions; `schedules` decides how it is carried out.
+"""The computation of each family as TVM tensor expressions; `schedules` decides how it is carried out.
 
 Each function gives the output tensor of an operator from the lanes of a vector, the prefix of its stages' names, its
 input, its parameters (weights and bias) and its extras (gate, shift and residual, those that it has).
@@ -7,7 +7,9 @@ Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a s
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
     convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l], winograd2: [B_out, t·t·C, l]),
     biases [B, l], gates and shifts [B, 1, l]
-Activations and gates of bfloat16 operators are uint16 bits (`bf16_operators`).
+Activations and gates are numbers of the operator's precision, weights words of it (`chanas.operators.layout`): where
+these are of two numbers, two products are added up at a time. Sums, biases and epilogues are float32; each output is
+rounded once.
 Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
 Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
 reads either, and `flatten_output` gives a block's last operator the flat shape.
@@ -25,12 +27,11 @@ from typing import Any
 
 from tvm import te, tirx
 
-from chanas.compiler.cpu.bf16_intrinsics import round_bits, widen
-from chanas.compiler.cpu.lanes import repeated, turned
-from chanas.compiler.cpu.shapes import convolution_parameters, input_shape, output_shape
+from chanas.compiler.cpu.arithmetic import arithmetic_of, join, neighbours, pair
+from chanas.compiler.cpu.intrinsics import repeated, turned
 from chanas.compiler.expressions import epilogue
-from chanas.core.layouts import num_blocks
 from chanas.operators.grouped import abreast
+from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -55,7 +56,7 @@ def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
 
 def _store(workload: Workload, value: Any) -> Any:
     """A float32 as the operator's output holds it."""
-    return round_bits(value) if workload.output_storage == "uint16" else value
+    return arithmetic_of(workload.output_precision).store(value)
 
 
 def finish(workload: Workload, value: Any, residual: Any) -> Any:
@@ -89,78 +90,128 @@ def _input_pixel(workload: Workload, m: Any) -> Any:
     return m // columns.output * (rows.stride * columns.size) + m % columns.output * columns.stride
 
 
-def _block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
-    """Sums over input channels, one vector for each pixel and channel block."""
-    k = te.reduce_axis((0, workload.in_channels), name="k")
-    acc = te.compute(
-        output_shape(workload, lanes),
-        lambda b, m, v: te.sum(pixel(x, k // lanes, _input_pixel(workload, m), k % lanes) * weights[b, k, v], axis=k),
-        name=f"{prefix}acc",
-    )
-    return lambda b, m, v: acc[b, m, v]
+def _block_sums(
+    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
+) -> Any:
+    """Sums over input channels, one vector for each pixel and channel block; `read` is of the input."""
+    own, per_word = arithmetic_of(workload.input_precision), workload.input_precision.per_word
+    words = shape[-1] // per_word  # of a channel block
+    k = te.reduce_axis((0, -(-workload.in_channels // per_word)), name="k")
+
+    def total(b: Any, m: Any, v: Any) -> Any:
+        values = [read(k // words, m, k % words * per_word + i) for i in range(per_word)]
+        return own.sum(own.products(values, weights[b, k, v]), axis=k)
+
+    return te.compute(shape, total, name=f"{prefix}acc")
 
 
-def _half_block_sums(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Callable[..., Any]:
+def _half_block_sums(
+    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
+) -> Callable[..., Any]:
     """The same where the last channel block is half empty (`ends_in_half_a_block`).
 
-    Full blocks as ever. The half block takes two input channels at once, the even ones in lanes 0, 2, …, the odd ones
-    in lanes 1, 3, …, and adds neighbours in the end: half as many multiply-adds.
+    Full blocks as ever. The half block takes two words of input channels at once, one in lanes 0, 2, …, the other in
+    lanes 1, 3, …, and adds neighbours in the end: half as many multiply-adds.
     """
-    blocks, pixels, _ = output_shape(workload, lanes)
-    pairs, last, half = workload.in_channels // 2, blocks - 1, lanes // 2
-    k = te.reduce_axis((0, workload.in_channels), name="k")
-    acc = te.compute(
-        (last, pixels, lanes),
-        lambda b, m, v: te.sum(pixel(x, k // lanes, _input_pixel(workload, m), k % lanes) * weights[b, k, v], axis=k),
-        name=f"{prefix}acc",
-    )
-    mixed = te.compute((pairs, lanes), lambda p, v: weights[last, 2 * p + v % 2, v // 2], name=f"{prefix}mixed")
-    twice = te.compute(
-        (pairs, pixels, lanes),
-        lambda p, m, v: pixel(x, p // half, _input_pixel(workload, m), p % half * 2 + v % 2),
-        name=f"{prefix}twice",
-    )
-    p = te.reduce_axis((0, pairs), name="p")
-    tail = te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
+    blocks, pixels, lanes = shape
+    last = blocks - 1
+    acc = _block_sums(workload, (last, pixels, lanes), prefix, read, weights)
+    in_pairs = workload.input_precision.per_word == 1
+    tail = (_tail_of_pairs if in_pairs else _tail_of_quads)(workload, shape, prefix, read, weights)
 
     def total(b: Any, m: Any, v: Any) -> Any:
         first = v * 2 % lanes
-        halves = tirx.Select(v < half, tail[m, first] + tail[m, first + 1], tirx.const(0.0, "float32"))
+        halves = tirx.Select(v < lanes // 2, tail[m, first] + tail[m, first + 1], tirx.const(0.0, "float32"))
         return tirx.Select(b == last, halves, acc[tirx.min(b, last - 1), m, v])
 
     return total
+
+
+def _tail_of_pairs(
+    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
+) -> Any:
+    """Sums of the half block from vectors of two values, again and again."""
+    blocks, pixels, lanes = shape
+    pairs, last, half = workload.in_channels // 2, blocks - 1, lanes // 2
+    mixed = te.compute((pairs, lanes), lambda p, v: weights[last, 2 * p + v % 2, v // 2], name=f"{prefix}mixed")
+    twice = te.compute(
+        (pairs, pixels, lanes), lambda p, m, v: read(p // half, m, p % half * 2 + v % 2), name=f"{prefix}twice"
+    )
+    p = te.reduce_axis((0, pairs), name="p")
+    return te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
+
+
+def _tail_of_quads(
+    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
+) -> Any:
+    """The same from four values that one load has in all lanes."""
+    own, (blocks, pixels, lanes) = arithmetic_of(workload.input_precision), shape
+    quads, last, per_block = workload.in_channels // 4, blocks - 1, lanes // 4
+    mixed = te.compute((quads, lanes), lambda q, v: weights[last, 2 * q + v % 2, v // 2], name=f"{prefix}mixed")
+    q = te.reduce_axis((0, quads), name="q")
+
+    def total(m: Any, v: Any) -> Any:
+        values = [read(q // per_block, m, q % per_block * 4 + i) for i in range(4)]
+        return own.sum(own.products(values, mixed[q, v]), axis=q)
+
+    return te.compute((pixels, lanes), total, name=f"{prefix}tail")
 
 
 def pointwise(
     workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
 ) -> Any:
     weights, bias = parameters
-    rest = list(extras)
+    rest, shape = list(extras), output_shape(workload, Blocks(lanes))
+    own, per_word = arithmetic_of(workload.input_precision), workload.input_precision.per_word
     if workload.scaled:
         gate, x_in, unscaled = rest.pop(0), x, weights
         if scales_weights(workload):
-            shape_in: tuple[int, ...] = convolution_parameters(workload, lanes)[0]
-            weights = te.compute(
-                shape_in, lambda b, k, v: unscaled[b, k, v] * gate[k // lanes, 0, k % lanes], name=f"{prefix}scale"
-            )
+
+            def scaled_weights(b: Any, k: Any, v: Any) -> Any:
+                channels = [k * per_word + i for i in range(per_word)]
+                return own.scaled(unscaled[b, k, v], [gate[c // lanes, 0, c % lanes] for c in channels])
+
+            weights = te.compute(Blocks(lanes).parameters(workload)[0].shape, scaled_weights, name=f"{prefix}scale")
         else:
-            shape_in = input_shape(workload, lanes)
             prologue = workload.prologue
             shift: Any = rest.pop(0) if prologue else None
 
             def scaled(b: Any, m: Any, v: Any) -> Any:
-                value = pixel(x_in, b, m, v) * gate[b, 0, v]
-                return value if prologue is None else epilogue(prologue, value + shift[b, 0, v])
+                value = own.load(pixel(x_in, b, m, v)) * own.load(gate[b, 0, v])
+                value = value if prologue is None else epilogue(prologue, value + own.load(shift[b, 0, v]))
+                return own.store(value)
 
-            x = te.compute(shape_in, scaled, name=f"{prefix}scale")
+            x = te.compute(input_shape(workload, Blocks(lanes)), scaled, name=f"{prefix}scale")
+
+    def read(b: Any, m: Any, v: Any) -> Any:
+        return pixel(x, b, _input_pixel(workload, m), v)
+
     sums = _half_block_sums if ends_in_half_a_block(workload, lanes) else _block_sums
-    total = sums(workload, lanes, prefix, x, weights)
+    total = sums(workload, shape, prefix, read, weights)
 
     def value(b: Any, m: Any, v: Any) -> Any:
-        residual = pixel(rest[-1], b, m, v) if workload.residual else None
-        return finish(workload, total(b, m, v) + bias[b, v], residual)
+        residual = own.load(pixel(rest[-1], b, m, v)) if workload.residual else None
+        return _store(workload, finish(workload, total(b, m, v) + bias[b, v], residual))
 
-    return te.compute(output_shape(workload, lanes), value, name=f"{prefix}out")
+    return te.compute(shape, value, name=f"{prefix}out")
+
+
+def _window_sums(
+    workload: Workload, lanes: int, prefix: str, read: Callable[..., Any], weights: Any, width: int
+) -> Any:
+    """[B, H, width, l]: sums over channels of a group and taps; `read` gives what lane v of block b of the output takes
+    of a channel of its group, at a row and a column of the padded input."""
+    rows, columns = workload.axes
+    rc = te.reduce_axis((0, workload.channels_per_group), name="rc")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
+    c, axes = (0, [rh, rw]) if workload.is_channelwise else (rc, [rc, rh, rw])
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        value = read(b, c, _tap(rows, h, rh), _tap(columns, w, rw), v)
+        return te.sum(value * weights[b, (c * rows.kernel + rh) * columns.kernel + rw, v], axis=axes)
+
+    shape = (num_blocks(workload.out_channels, lanes), rows.output, width, lanes)
+    return te.compute(shape, total, name=f"{prefix}acc")
 
 
 def depthwise(
@@ -168,17 +219,49 @@ def depthwise(
 ) -> Any:
     weights, bias = parameters
     rows, columns = workload.axes
-    padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
-    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
-    acc = te.compute(
-        (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes),
-        lambda b, h, w, v: te.sum(
-            padding(b, 0, _tap(rows, h, rh), _tap(columns, w, rw), v) * weights[b, rh * columns.kernel + rw, v],
-            axis=[rh, rw],
-        ),
-        name=f"{prefix}acc",
-    )
+    if workload.input_precision.per_word > 1:
+        acc = _sums_of_paired_taps(workload, lanes, prefix, x, weights)
+    else:
+        padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
+        acc = _window_sums(workload, lanes, prefix, padding, weights, columns.output)
     return _window_output(workload, lanes, prefix, acc, bias, extras)
+
+
+def _sums_of_paired_taps(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Any:
+    """Sums of a depthwise convolution in bfloat16: the taps of a kernel's row two by two, the last one with zero.
+
+    Neighbouring pixels become words as they are loaded, both at once except at the borders, where one of them is zero;
+    at every column for stride 1, at every second for stride 2.
+    """
+    size, kernel, stride, pad = workload.input_size, workload.kernel_size, workload.stride, workload.kernel_size // 2
+    out_size, blocks, pairs = workload.output_size, num_blocks(workload.in_channels, lanes), -(-kernel // 2)
+    own, step = arithmetic_of(workload.input_precision), 2 if stride == 2 else 1  # columns from word to word
+
+    def load(b: Any, h: Any, w: Any, v: Any) -> Any:
+        return x[b, (h - pad) * size + (w - pad), v]
+
+    def load_if_inside(b: Any, h: Any, w: Any, v: Any) -> Any:
+        return tirx.if_then_else(tirx.all(w >= pad, w < size + pad), load(b, h, w, v), tirx.const(0, "uint16"))
+
+    def word(b: Any, h: Any, q: Any, v: Any) -> Any:
+        w = q * step
+        both = neighbours(load(b, h, w, v), load(b, h, w + 1, v))
+        at_border = join(load_if_inside(b, h, w, v), load_if_inside(b, h, w + 1, v))
+        row = tirx.if_then_else(tirx.all(w >= pad, w + 1 < size + pad), both, at_border)
+        return tirx.if_then_else(tirx.all(h >= pad, h < size + pad), row, tirx.const(0.0, "float32"))
+
+    words = te.compute(
+        (blocks, (out_size - 1) * stride + kernel, ((out_size - 1) * stride + 2 * pairs - 2) // step + 1, lanes),
+        word,
+        name=f"{prefix}pad",
+    )
+    rh, rp = te.reduce_axis((0, kernel), name="rh"), te.reduce_axis((0, pairs), name="rp")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        taken = words[b, h * stride + rh, (w * stride + rp * 2) // step, v]
+        return own.sum(pair(taken, weights[b, rh * pairs + rp, v]), axis=[rh, rp])
+
+    return te.compute((blocks, out_size, out_size, lanes), total, name=f"{prefix}acc")
 
 
 def _tap(axis: Axis, output: Any, tap: Any) -> Any:
@@ -211,17 +294,7 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequen
         ),
         name=f"{prefix}pad",
     )
-    rc = te.reduce_axis((0, channels), name="rc")
-    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
-    acc = te.compute(
-        (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes),
-        lambda b, h, w, v: te.sum(
-            padding[rc, _tap(rows, h, rh), _tap(columns, w, rw)]
-            * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v],
-            axis=[rc, rh, rw],
-        ),
-        name=f"{prefix}acc",
-    )
+    acc = _window_sums(workload, lanes, prefix, lambda b, c, h, w, v: padding[c, h, w], weights, columns.output)
     return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 
@@ -283,17 +356,7 @@ def blockconv(
     rows, columns = workload.axes
     tiled = tiled_columns(workload)
     padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(tiled))
-    rc = te.reduce_axis((0, workload.channels_per_group), name="rc")
-    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
-    acc = te.compute(
-        (num_blocks(workload.out_channels, lanes), rows.output, tiled, lanes),
-        lambda b, h, w, v: te.sum(
-            padding(b, rc, _tap(rows, h, rh), _tap(columns, w, rw), v)
-            * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v],
-            axis=[rc, rh, rw],
-        ),
-        name=f"{prefix}acc",
-    )
+    acc = _window_sums(workload, lanes, prefix, padding, weights, tiled)
     return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 
@@ -481,14 +544,10 @@ def winograd2(
     return _window_output(workload, lanes, prefix, total, bias, extras)
 
 
-def _as_is(value: Any) -> Any:
-    return value
-
-
 def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
-    pixels, shape = workload.input_pixels, output_shape(workload, lanes)
+    pixels, shape = workload.input_pixels, output_shape(workload, Blocks(lanes))
     m = te.reduce_axis((0, pixels), name="m")
-    loaded = widen if workload.input_storage == "uint16" else _as_is
+    loaded = arithmetic_of(workload.input_precision).load
     acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
     share = tirx.const(1.0 / pixels, "float32")
     return te.compute(shape, lambda b, o, v: _store(workload, acc[b, o, v] * share), name=f"{prefix}out")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from chanas.compiler.space import Named, Split, choice_of, split_of
+from chanas.compiler.space import Named, Split, choice, loop
 
 
 class LoopOrder(IntEnum):
@@ -49,23 +49,12 @@ class PointwisePoint:
     """m: pixels; n: channel blocks; k: input channels, or pairs of them in bfloat16; num_fused: outer loops that become
     the parallel one; scales_tiles: a gate multiplies the input tile by tile, not all at first."""
 
-    m: Split
-    n: Split
-    k: Split
-    order: LoopOrder
-    num_fused: int
-    scales_tiles: bool
-
-    @classmethod
-    def of(cls, named: Named) -> PointwisePoint:
-        return cls(
-            split_of(named, "m"),
-            split_of(named, "n"),
-            split_of(named, "k"),
-            LoopOrder(choice_of(named, "order")),
-            choice_of(named, "fuse", 1),
-            bool(choice_of(named, "scale_at")),
-        )
+    m: Split = loop("m")
+    n: Split = loop("n")
+    k: Split = loop("k")
+    order: LoopOrder = choice("order")
+    num_fused: int = choice("fuse", 1)
+    scales_tiles: bool = choice("scale_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,58 +62,33 @@ class HalfBlockPoint:
     """A 1×1 convolution whose last channel block is half empty: n are the full blocks, k the pairs (fours in bfloat16)
     of input channels that the half one takes at once. Tiles have all channel blocks."""
 
-    m: Split
-    n: Split
-    k: Split
-    scales_tiles: bool
-
-    @classmethod
-    def of(cls, named: Named) -> HalfBlockPoint:
-        return cls(split_of(named, "m"), split_of(named, "n"), split_of(named, "k"), bool(choice_of(named, "scale_at")))
+    m: Split = loop("m")
+    n: Split = loop("n")
+    k: Split = loop("k")
+    scales_tiles: bool = choice("scale_at")
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwisePoint:
     """h, w: rows and columns; writes_rows_out: the loop over the kernel's rows is written out too."""
 
-    h: Split
-    w: Split
-    num_fused: int
-    writes_rows_out: bool
-    padding: Padding
-
-    @classmethod
-    def of(cls, named: Named) -> DepthwisePoint:
-        return cls(
-            split_of(named, "h"),
-            split_of(named, "w"),
-            choice_of(named, "fuse", 1),
-            bool(choice_of(named, "unroll")),
-            Padding(choice_of(named, "pad_at")),
-        )
+    h: Split = loop("h")
+    w: Split = loop("w")
+    num_fused: int = choice("fuse", 1)
+    writes_rows_out: bool = choice("unroll")
+    padding: Padding = choice("pad_at")
 
 
 @dataclass(frozen=True, slots=True)
 class ConvPoint:
     """h, w: rows and columns; n: channel blocks; a band is what lies between two paddings, one tile's rows."""
 
-    h: Split
-    w: Split
-    n: Split
-    num_fused: int
-    writes_rows_out: bool
-    padding: Padding
-
-    @classmethod
-    def of(cls, named: Named) -> ConvPoint:
-        return cls(
-            split_of(named, "h"),
-            split_of(named, "w"),
-            split_of(named, "n"),
-            choice_of(named, "fuse", 1),
-            bool(choice_of(named, "unroll")),
-            Padding(choice_of(named, "pad_at")),
-        )
+    h: Split = loop("h")
+    w: Split = loop("w")
+    n: Split = loop("n")
+    num_fused: int = choice("fuse", 1)
+    writes_rows_out: bool = choice("unroll")
+    padding: Padding = choice("pad_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +96,15 @@ class BlockConvPoint:
     """h: rows; w: columns; n: channel blocks; k: input channels; writes_columns_out: the loop over the kernel's columns
     is written out too."""
 
-    h: Bands
-    w: Split
-    n: Split
-    k: Split
-    order: LoopOrder
-    reduction: ReductionOrder
-    num_fused: int
-    writes_columns_out: bool
-    padding: Padding
-
-    @classmethod
-    def of(cls, named: Named) -> BlockConvPoint:
-        return cls(
-            Bands(*named["split_h"]),
-            split_of(named, "w"),
-            split_of(named, "n"),
-            split_of(named, "k"),
-            LoopOrder(choice_of(named, "order")),
-            ReductionOrder(choice_of(named, "reduce")),
-            choice_of(named, "fuse", 1),
-            bool(choice_of(named, "unroll")),
-            Padding(choice_of(named, "pad_at")),
-        )
+    h: Bands = loop("h")
+    w: Split = loop("w")
+    n: Split = loop("n")
+    k: Split = loop("k")
+    order: LoopOrder = choice("order")
+    reduction: ReductionOrder = choice("reduce")
+    num_fused: int = choice("fuse", 1)
+    writes_columns_out: bool = choice("unroll")
+    padding: Padding = choice("pad_at")
 
 
 class Vectors(NamedTuple):
@@ -169,64 +119,35 @@ class Vectors(NamedTuple):
 class GroupConvPoint:
     """h: rows; w: columns; n: vectors of whole sets of groups; k: input channels of a group."""
 
-    h: Bands
-    w: Split
-    n: Vectors
-    k: Split
-    reduction: ReductionOrder
-    num_fused: int
-    writes_columns_out: bool
-    padding: Padding
-
-    @classmethod
-    def of(cls, named: Named) -> GroupConvPoint:
-        return cls(
-            Bands(*named["split_h"]),
-            split_of(named, "w"),
-            Vectors(*named["split_n"]),
-            split_of(named, "k"),
-            ReductionOrder(choice_of(named, "reduce")),
-            choice_of(named, "fuse", 1),
-            bool(choice_of(named, "unroll")),
-            Padding(choice_of(named, "pad_at")),
-        )
+    h: Bands = loop("h")
+    w: Split = loop("w")
+    n: Vectors = loop("n")
+    k: Split = loop("k")
+    reduction: ReductionOrder = choice("reduce")
+    num_fused: int = choice("fuse", 1)
+    writes_columns_out: bool = choice("unroll")
+    padding: Padding = choice("pad_at")
 
 
 @dataclass(frozen=True, slots=True)
 class WinogradPoint:
     """h: rows; w: Winograd tiles of a row (columns of a phase); n: channel blocks; k: input channels."""
 
-    h: Bands
-    w: Split
-    n: Split
-    k: Split
-    order: LoopOrder
-    num_fused: int
-    padding: Padding
-
-    @classmethod
-    def of(cls, named: Named) -> WinogradPoint:
-        return cls(
-            Bands(*named["split_h"]),
-            split_of(named, "w"),
-            split_of(named, "n"),
-            split_of(named, "k"),
-            LoopOrder(choice_of(named, "order")),
-            choice_of(named, "fuse", 1),
-            Padding(choice_of(named, "pad_at")),
-        )
+    h: Bands = loop("h")
+    w: Split = loop("w")
+    n: Split = loop("n")
+    k: Split = loop("k")
+    order: LoopOrder = choice("order")
+    num_fused: int = choice("fuse", 1)
+    padding: Padding = choice("pad_at")
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPoint:
     """c: channel blocks; m: pixels, the reduction."""
 
-    c: Split
-    m: Split
-
-    @classmethod
-    def of(cls, named: Named) -> PoolPoint:
-        return cls(split_of(named, "c"), split_of(named, "m"))
+    c: Split = loop("c")
+    m: Split = loop("m")
 
 
 _PADDING = {
@@ -244,25 +165,25 @@ def in_words(named: Named) -> str:
     last = {name.removeprefix("split_"): group[-1] for name, group in named.items() if name.startswith("split_")}
     rows_columns = [f"{last['h']} × {last['w']} pixels"] if "h" in last else []
     pixels = [_number_of(last["m"], "pixel")] if "m" in last else []
-    channels = [_number_of(last[loop], "channel block") for loop in ("n", "c") if loop in last]
+    channels = [_number_of(last[name], "channel block") for name in ("n", "c") if name in last]
     words = [f"tiles of {' × '.join([*rows_columns, *pixels, *channels])}"]
     if last.get("k", 1) > 1:
         words.append(f"{last['k']} input channels written out")
-    if choice_of(named, "unroll"):
+    chosen = {name: group[0] for name, group in named.items()}
+    if chosen.get("unroll"):
         words.append("the kernel written out")
     if len(named.get("split_h", ())) == 3 and named["split_h"][0] > 1:
         words.append(f"{named['split_h'][0]} bands of rows")
     if "order" in named:
-        outside = LoopOrder(choice_of(named, "order"))
-        words.append("channels outside" if outside is LoopOrder.CHANNELS_OUTSIDE else "pixels outside")
-    if ReductionOrder(choice_of(named, "reduce")) is ReductionOrder.TAPS_OUTSIDE:
+        words.append("channels outside" if chosen["order"] == LoopOrder.CHANNELS_OUTSIDE else "pixels outside")
+    if chosen.get("reduce") == ReductionOrder.TAPS_OUTSIDE:
         words.append("taps outside channels")
     if "pad_at" in named:
-        words.append(_PADDING[Padding(choice_of(named, "pad_at"))])
-    if choice_of(named, "scale_at"):
+        words.append(_PADDING[Padding(chosen["pad_at"])])
+    if chosen.get("scale_at"):
         words.append("the gate applied tile by tile")
     if "fuse" in named:
-        words.append(f"{_number_of(choice_of(named, 'fuse'), 'outer loop')} shared out")
+        words.append(f"{_number_of(chosen['fuse'], 'outer loop')} shared out")
     return ", ".join(words)
 
 

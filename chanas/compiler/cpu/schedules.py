@@ -88,16 +88,14 @@ def apply_scale(sch: Any, workload: Workload, prefix: str, tile: Any, parallel: 
         sch.compute_at(scale, tile, preserve_unit_loops=True)
     elif parallel:
         loops = sch.get_loops(scale)[:-1]
-        sch.parallel(loops[0] if workload.in_pairs else sch.fuse(*loops))
+        sch.parallel(loops[0] if workload.weight_precision.per_word > 1 else sch.fuse(*loops))
     sch.vectorize(sch.get_loops(scale)[-1])
 
 
 def _half_block_pointwise(sch: Any, workload: Workload, point: HalfBlockPoint, prefix: str, parallel: bool) -> None:
     """for m_o: the full blocks (for n_o: for k_o: [k_i, m_i, n_i] written out, v a vector), then the half one (for k_o:
     [k_i, m_i] written out), then what follows the sums, for n: [m_i] written out."""
-    acc, tail, twice, mixed, out = (
-        sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "twice", "mixed", "out")
-    )
+    acc, tail, mixed, out = (sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "mixed", "out"))
     n, m, v = sch.get_loops(out)
     m_o, m_i = sch.split(m, list(point.m))
     sch.reorder(m_o, n, m_i, v)
@@ -107,16 +105,19 @@ def _half_block_pointwise(sch: Any, workload: Workload, point: HalfBlockPoint, p
     t_m, t_v, pair = sch.get_loops(tail)[-3:]
     p_o, p_i = sch.split(pair, list(point.k))
     sch.reorder(p_o, p_i, t_m, t_v)
-    sch.compute_at(twice, p_i, preserve_unit_loops=True)
     sch.vectorize(t_v)
     unroll(sch, p_i, t_m)
-    for stage in (twice, mixed):
-        w = sch.get_loops(stage)[-1]
-        w_o, w_i = sch.split(w, [None, 2])
+    mixed_stages = [mixed]
+    if workload.input_precision.per_word == 1:  # pairs in vectors of their own
+        twice = sch.get_sblock(f"{prefix}twice")
+        sch.compute_at(twice, p_i, preserve_unit_loops=True)
+        sch.unroll(sch.get_loops(twice)[-2])
+        mixed_stages.append(twice)
+    for stage in mixed_stages:
+        w_o, w_i = sch.split(sch.get_loops(stage)[-1], [None, 2])
         sch.reorder(w_i, w_o)
         sch.vectorize(w_o)
         sch.unroll(w_i)
-    sch.unroll(sch.get_loops(twice)[-3])
     sch.compute_at(acc, m_o, preserve_unit_loops=True)
     a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
     n_o, n_i = sch.split(a_n, list(point.n))

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from chanas.compiler.cpu.points import (
@@ -27,10 +27,11 @@ from chanas.compiler.cpu.points import (
     WinogradPoint,
 )
 from chanas.compiler.space import Coordinate, ScheduleSpace, factorisations
-from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.grouped import abreast
+from chanas.operators.layout import num_blocks
+from chanas.operators.precision import BFLOAT16, FLOAT32
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -50,17 +51,21 @@ _CHANNELS, _PIXELS = LoopOrder.CHANNELS_OUTSIDE, LoopOrder.PIXELS_OUTSIDE
 _RESERVED_REGISTERS = 4
 # The same where all operands are loaded and counted: loads come earlier than they are needed.
 _RESERVED_BESIDE_OPERANDS = 2
+# The same of 1×1 convolutions in bfloat16, beside the weights of a tile.
+_RESERVED_BESIDE_WEIGHTS = 1
 # Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
 _MAX_UNROLLED_REDUCTION = 16
 
 # Fewer sums than these can't hide the latency of a multiply-add; where a map allows no more, it is what there is.
 _MIN_ACCUMULATORS = 8
+# The same of dot products, each of which waits for the one before it for six cycles.
+_MIN_DOT_PRODUCTS = 6
 # Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
 _MAX_WRITTEN_OUT = 352
-# The same for 1×1 and depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the
-# tiles among which the best ones were, of samples of 48 points of 13 and 32 points of 17 workloads on Zen 4.
-_MAX_WRITTEN_OUT_POINTWISE, _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 128, 7, 4
-_MAX_WRITTEN_OUT_HALF_BLOCK = 64
+# The same for depthwise convolutions, where longer ones cost much time to compile and gain under 1 %; and the tiles
+# among which the best ones were, here and of 1×1 convolutions, of samples of 48 points of 13 and 32 points of 17
+# workloads on Zen 4.
+_MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 7, 4
 _MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
 # Loads for each multiply-add where inputs are loaded as vectors too: cores have at least half as many load units as
 # multiply-add units. Where no tile is that frugal, those near the most frugal one.
@@ -107,18 +112,19 @@ def _by_lane(target: HardwareTarget) -> bool:
     return target.vector_lanes <= 4
 
 
-def _allowed(tiles: Iterable[Tile], target: HardwareTarget, smallest: int = 1) -> frozenset[Tile]:
+def _allowed(tiles: Collection[Tile], target: HardwareTarget, fewest: int = 1) -> frozenset[Tile]:
     """Select the tiles whose sums fit in registers and that are worth a try.
 
-    All of at least `smallest` sums; with short vectors those that fit with their operands, hide the latency of
-    multiply-adds and need few loads for each, as far as the factors allow (the paper's register blocking, section 4.5).
+    All of at least `fewest` sums, as far as the factors allow; with short vectors those that fit with their operands,
+    hide the latency of multiply-adds and need few loads for each (the paper's register blocking, section 4.5).
     """
     if not _by_lane(target):
+        smallest = min(fewest, max(tile.num_sums for tile in tiles))
         return frozenset(tile for tile in tiles if tile.num_sums >= smallest)
     room = target.num_vector_registers - _RESERVED_BESIDE_OPERANDS
     fitting = [tile for tile in tiles if tile.num_registers <= room]
-    fewest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
-    loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= fewest}
+    smallest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
+    loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= smallest}
     most = max(_MAX_LOADS, _MAX_LOADS_OVER_LEAST * min(loads.values()))
     return frozenset(tile for tile, ratio in loads.items() if ratio <= most)
 
@@ -141,16 +147,81 @@ def _padding_choice(workload: Workload) -> Coordinate:
     return Coordinate.choice("pad_at", Padding.AT_FIRST, *(() if has_gaps else (Padding.BY_BAND,)))
 
 
+def _fitting(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks whose sums fit in registers."""
+    limit = max_accumulators(target)
+    return frozenset((m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit)
+
+
+def _filling(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow.
+
+    All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds. Short vectors have their
+    own rule (`_allowed`).
+    """
+    fitting = _fitting(pixels, blocks, target)
+    if _by_lane(target):
+        return fitting
+    fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
+    tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
+    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
+    return frozenset((m, n) for m, n in tall if m * n >= smallest)
+
+
+def _square(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
+    """Tiles of pixels times channel blocks whose sums and weights fit in registers: all of them for a map of one pixel.
+
+    Else, where there are such, those of at least two pixels and two blocks (what is loaded is used twice: with one
+    block a kernel reaches three quarters of the peak, with one pixel half) and enough sums to hide a dot product's
+    latency.
+    """
+    registers = target.num_vector_registers - _RESERVED_BESIDE_WEIGHTS
+    fitting = {(m[-1], n[-1]) for m in pixels.options for n in blocks.options if (m[-1] + 1) * n[-1] <= registers}
+    if fitting and max(m for m, _ in fitting) == 1:
+        return frozenset(fitting)
+    square = {(m, n) for m, n in fitting if m > 1 and n > 1} or fitting
+    smallest = min(_MIN_DOT_PRODUCTS, max(m * n for m, n in square))
+    return frozenset((m, n) for m, n in square if m * n >= smallest)
+
+
+class _Limits(NamedTuple):
+    """Limits of the 1×1 convolutions of a precision.
+
+    steps              words of input channels that are written out
+    written_out        multiply-adds, or dot products, in one loop body; longer ones cost much time to compile and gain
+                       under 1 %
+    in_half_blocks     the same where the last channel block is half empty
+    tiles              tiles that are worth a try, of pixels, of channel blocks and on a target
+    """
+
+    steps: int
+    written_out: int
+    in_half_blocks: int
+    tiles: Callable[[Coordinate, Coordinate, HardwareTarget], frozenset[tuple[int, int]]]
+
+
+_POINTWISE_LIMITS = {
+    FLOAT32: _Limits(_MAX_UNROLLED_REDUCTION, 128, 64, _filling),
+    BFLOAT16: _Limits(8, 224, 224, _square),
+}
+
+
 def pointwise(
     workload: Workload, target: HardwareTarget
 ) -> ScheduleSpace[PointwisePoint] | ScheduleSpace[HalfBlockPoint]:
+    """Tiles of pixels and channel blocks, words of input channels written out, loop order, and where a gate is
+    applied."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
-    most_steps = lanes if _by_lane(target) else _MAX_UNROLLED_REDUCTION  # one loaded vector's
-    k_options = tuple(
-        (o, i) for o, i in factorisations(workload.in_channels, 2, most_steps) if lanes % i == 0 or i % lanes == 0
-    )
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
+    limits, per_word = _POINTWISE_LIMITS[workload.input_precision], workload.input_precision.per_word
+    most_steps = lanes if _by_lane(target) else limits.steps  # one loaded vector's
+    words = lanes // per_word
+    k_options = tuple(
+        (o, i)
+        for o, i in factorisations(-(-workload.in_channels // per_word), 2, most_steps)
+        if words % i == 0 or i % words == 0
+    )
     coordinates = (
         Coordinate.split("m", workload.output_pixels, innermost_max=limit),
         Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
@@ -159,12 +230,11 @@ def pointwise(
         *parallel_choice(target, 1, 2),
         *scale_choice(workload),
     )
-    find = _fitting if _by_lane(target) else _tiles
     tiles = {
         Tile(m, n, k, m)
-        for m, n in find(coordinates[0], coordinates[1], limit)
+        for m, n in limits.tiles(coordinates[0], coordinates[1], target)
         for _, k in k_options
-        if m * n * k <= max(_MAX_WRITTEN_OUT_POINTWISE, m * n)
+        if m * n * k <= max(limits.written_out, m * n)
     }
     allowed = _allowed(tiles, target)
 
@@ -173,32 +243,22 @@ def pointwise(
             return False
         return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
 
-    return ScheduleSpace(workload, coordinates, PointwisePoint.of, legal)
-
-
-def _fitting(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
-    """Tiles of pixels times channel blocks with at most `limit` sums."""
-    return frozenset((m[1], n[1]) for m in pixels.options for n in blocks.options if m[1] * n[1] <= limit)
-
-
-def _tiles(pixels: Coordinate, blocks: Coordinate, limit: int) -> frozenset[tuple[int, int]]:
-    """Tiles of pixels times channel blocks that fit in registers and fill them well, as far as the factors allow.
-
-    All that fit for a map of one pixel: it waits for its weights, not for its multiply-adds.
-    """
-    fitting = _fitting(pixels, blocks, limit)
-    fewest_pixels = min(_MIN_TILE_PIXELS, max(m for m, _ in fitting))
-    tall = {(m, n) for m, n in fitting if m >= fewest_pixels}
-    smallest = min(_MIN_TILE_POINTWISE, max(m * n for m, n in tall)) if fewest_pixels > 1 else 1
-    return frozenset((m, n) for m, n in tall if m * n >= smallest)
+    return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
 
 
 def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
     """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
-    lanes, limit = target.vector_lanes, max_accumulators(target)
-    full = num_blocks(workload.out_channels, lanes) - 1
-    pairs = workload.in_channels // 2
-    k_options = tuple((o, i) for o, i in factorisations(pairs, 2, _MAX_UNROLLED_REDUCTION // 2) if lanes // 2 % i == 0)
+    lanes, limit, limits = (
+        target.vector_lanes,
+        max_accumulators(target),
+        _POINTWISE_LIMITS[workload.input_precision],
+    )
+    full, at_once = num_blocks(workload.out_channels, lanes) - 1, 2 * workload.input_precision.per_word
+    k_options = tuple(
+        (o, i)
+        for o, i in factorisations(workload.in_channels // at_once, 2, limits.steps // 2)
+        if lanes // at_once % i == 0
+    )
     coordinates = (
         Coordinate.split("m", workload.output_pixels, innermost_max=limit),
         Coordinate.split("n", full, innermost_max=limit),
@@ -206,13 +266,13 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
         *parallel_choice(target, 1),
         *scale_choice(workload),
     )
-    tiles = _tiles(coordinates[0], coordinates[1], limit)
+    tiles = limits.tiles(coordinates[0], coordinates[1], target)
 
     def legal(p: HalfBlockPoint) -> bool:
         tile = (p.m.inner, p.n.inner)
-        return tile in tiles and math.prod(tile) * 2 * p.k.inner <= _MAX_WRITTEN_OUT_HALF_BLOCK
+        return tile in tiles and math.prod(tile) * 2 * p.k.inner <= limits.in_half_blocks
 
-    return ScheduleSpace(workload, coordinates, HalfBlockPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, HalfBlockPoint, legal)
 
 
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
@@ -237,7 +297,7 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
             return False
         return not p.writes_rows_out or accumulators * workload.kernel_area <= _MAX_WRITTEN_OUT_DEPTHWISE
 
-    return ScheduleSpace(workload, coordinates, DepthwisePoint.of, legal)
+    return ScheduleSpace(workload, coordinates, DepthwisePoint, legal)
 
 
 def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]:
@@ -264,7 +324,7 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     def legal(p: ConvPoint) -> bool:
         return tile(p.h.inner, p.w.inner, p.n.inner) in allowed
 
-    return ScheduleSpace(workload, coordinates, ConvPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, ConvPoint, legal)
 
 
 def _tile_of_sums(columns: Axis, h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
@@ -310,10 +370,9 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
         for _, n_i in factorisations(blocks, 2, limit)
         if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
     ]
-    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
     reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
-    allowed = _allowed(tiles, target, smallest)
+    allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: BlockConvPoint) -> bool:
         (bands, steps, h_i), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
@@ -329,7 +388,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
             return steps == 1
         return bands > 1 and (p.order is _PIXELS or n_o == 1)
 
-    return ScheduleSpace(workload, coordinates, BlockConvPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, BlockConvPoint, legal)
 
 
 def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[GroupConvPoint]:
@@ -371,9 +430,8 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
         for n_i in {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}
         if tile_rows * w_i * n_i <= limit and (tile_rows == 1 or w_o == 1)
     }
-    smallest = min(_MIN_ACCUMULATORS, max(math.prod(shape) for shape in shapes))
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in by_name["split_k"] for (r,) in by_name["reduce"]}
-    allowed = _allowed(tiles, target, smallest)
+    allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: GroupConvPoint) -> bool:
         (_, steps, h_i), (w_o, w_i) = p.h, p.w
@@ -385,7 +443,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
             _MAX_WRITTEN_OUT, accumulators
         )
 
-    return ScheduleSpace(workload, coordinates, GroupConvPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, GroupConvPoint, legal)
 
 
 def upconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
@@ -440,10 +498,9 @@ def _sums_of_bands(
     }
     fewest_places = min(fewest_places, max(m for m, _ in shapes))
     shapes = {(m, n) for m, n in shapes if m >= fewest_places}
-    smallest = min(_MIN_ACCUMULATORS, max(m * n for m, n in shapes))
     steps = [k * taps for _, k in k_options]
     tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
-    allowed = _allowed(tiles, target, smallest)
+    allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: WinogradPoint) -> bool:
         (bands, _, rows), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
@@ -457,7 +514,7 @@ def _sums_of_bands(
             return False
         return p.padding is Padding.AT_FIRST or (bands > 1 and (p.order is _PIXELS or n_o == 1))
 
-    return ScheduleSpace(workload, coordinates, WinogradPoint.of, legal)
+    return ScheduleSpace(workload, coordinates, WinogradPoint, legal)
 
 
 def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace[PoolPoint]:
@@ -466,4 +523,4 @@ def pool(workload: Workload, target: HardwareTarget) -> ScheduleSpace[PoolPoint]
         Coordinate.split("c", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
         Coordinate.split("m", workload.input_pixels, innermost_max=_MAX_UNROLLED_REDUCTION),
     )
-    return ScheduleSpace(workload, coordinates, PoolPoint.of, lambda p: True)
+    return ScheduleSpace(workload, coordinates, PoolPoint, lambda p: True)

@@ -8,14 +8,17 @@ of, or a few lines.
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import dataclass
 from typing import Any
 
-from chanas.compiler.cuda.families import schedule_gpu_operator
+from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.ir import OWN_BARRIERS
 from chanas.compiler.cuda.nvrtc import GPUCompileError, KernelFigures, compile_cubin
 from chanas.compiler.space import Point
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
+from chanas.errors import ChanasError, describe
 from chanas.operators.workload import Workload
 
 _PREAMBLE_END = "#define ushort unsigned short\n#endif\n"
@@ -216,5 +219,37 @@ def build_kernel(workload: Workload, point: Point, target: HardwareTarget, arch:
         ScheduleError: the point is not in the workload's space.
         GPUCompileError: the kernel is against the GPU's limits, or the compiler does not take it.
     """
-    verified = verify(schedule_gpu_operator(workload, point, target), target)
+    verified = verify(FAMILIES.program(workload, point, target), target)
     return compile_cubin(cuda_source(verified, target), arch)
+
+
+def compile_point(workload: Workload, point: Point, target: HardwareTarget) -> CompileRecord:
+    """Compile a schedule point in this process and return its figures; a failure is a record with its error."""
+    start = time.process_time()
+    try:
+        _, figures = build_kernel(workload, point, target, target.required_gpu.arch)
+    except (ChanasError, RuntimeError, ValueError) as error:  # the compiler's own errors are RuntimeErrors
+        return CompileRecord(point, None, describe(error, 300), time.process_time() - start)
+    return CompileRecord(point, figures, None, time.process_time() - start)
+
+
+@dataclass(frozen=True)
+class CompileRecord:
+    """One compiled schedule point: its figures, or the reason why there are none.
+
+    `build_s` is processor time, from the point to the cubin.
+    """
+
+    point: Point
+    figures: KernelFigures | None
+    error: str | None = None
+    build_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        figures = None if self.figures is None else self.figures.to_json()
+        return {"point": list(self.point), "figures": figures, "error": self.error, "build_s": self.build_s}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CompileRecord:
+        figures = None if data["figures"] is None else KernelFigures(**data["figures"])
+        return cls(tuple(data["point"]), figures, data["error"], data["build_s"])

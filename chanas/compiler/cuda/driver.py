@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from chanas.compiler.linkers import CrossLinker, required_linker
+from chanas.compiler.toolchains import CrossLinker, required_linker
 from chanas.devices.cuda_runtime import load_cudart, load_tvm_cuda
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import TargetError, one_line

@@ -5,80 +5,51 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any
 
 from chanas.compiler.cuda import schedules, space
 from chanas.compiler.cuda.operators import check_operator, is_dense
 from chanas.compiler.cuda.product import product_kernel
 from chanas.compiler.cuda.space import GPUSpace
 from chanas.compiler.cuda.squeeze import squeeze_kernel
-from chanas.compiler.space import Decoded, Point
+from chanas.compiler.families import Families, Family
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
-from chanas.errors import ScheduleError
-from chanas.operators.workload import Generality, Workload, check_generality
+from chanas.operators.workload import Generality, Workload
+
+Space = Callable[[Workload, GPUFeatures], GPUSpace[Any]]
+Kernel = Callable[[Workload, Any, GPUFeatures], Any]
 
 
-@dataclass(frozen=True)
-class Family(Generic[Decoded]):
-    """A family of operators on a GPU in one dtype.
+def _family(spaces: Space, kernel: Kernel, takes: frozenset[Generality] = frozenset()) -> Family[Any]:
+    """A family by the limits of a GPU's descriptor."""
 
-    space    the schedule space of an operator within a GPU's limits
-    kernel   a `tirx.PrimFunc` `main` of an operator as a point says
-    takes    ways in which an operator may be more than a square one
-    """
+    @functools.lru_cache(maxsize=512)
+    def space_of(workload: Workload, target: HardwareTarget) -> GPUSpace[Any]:
+        check_operator(workload)
+        return spaces(workload, target.required_gpu)
 
-    space: Callable[[Workload, GPUFeatures], GPUSpace[Decoded]]
-    kernel: Callable[[Workload, Decoded, GPUFeatures], Any]
-    takes: frozenset[Generality] = frozenset()
+    return Family(space_of, lambda workload, point, target: kernel(workload, point, target.required_gpu), takes=takes)
 
 
-_PRODUCT = Family(space.product, product_kernel, frozenset({"residual"}))
+def _pointwise_space(workload: Workload, gpu: GPUFeatures) -> GPUSpace[Any]:
+    return space.reduction(workload, gpu) if is_dense(workload) else space.product(workload, gpu)
+
+
+def _pointwise(workload: Workload, point: Any, gpu: GPUFeatures) -> Any:
+    """A 1×1 convolution; one of a single pixel is a dense layer."""
+    return (schedules.dense if is_dense(workload) else product_kernel)(workload, point, gpu)
+
+
+_PRODUCT = _family(space.product, product_kernel, frozenset({"residual"}))
 _BY_OPERATOR: dict[str, Family[Any]] = {
     "conv": _PRODUCT,
     "blockconv": _PRODUCT,
-    "pointwise": _PRODUCT,
-    "dense": Family(space.reduction, schedules.dense),
-    "depthwise": Family(space.depthwise, schedules.depthwise),
-    "pool": Family(space.reduction, schedules.pool),
-    "squeeze": Family(space.squeeze, squeeze_kernel),
+    "pointwise": _family(_pointwise_space, _pointwise),
+    "depthwise": _family(space.depthwise, schedules.depthwise),
+    "pool": _family(space.reduction, schedules.pool),
+    "squeeze": _family(space.squeeze, squeeze_kernel),
 }
-FAMILIES = {(op, dtype): f for op, f in _BY_OPERATOR.items() for dtype in ("float32", "float16", "tf32")}
-"""Families by operator and dtype; a 1×1 convolution of one pixel is `dense`."""
-
-
-def family_of(workload: Workload) -> Family[Any]:
-    """The family of an operator in its dtype.
-
-    Raises:
-        ScheduleError: there is none for GPUs, or not for so many images or of such channels.
-    """
-    family = FAMILIES.get(("dense" if is_dense(workload) else workload.op, workload.dtype))
-    if family is None:
-        raise ScheduleError(f"operator {workload.op} is not there for GPUs in {workload.dtype} ({workload.key})")
-    check_generality(workload, family.takes)
-    check_operator(workload)
-    return family
-
-
-@functools.lru_cache(maxsize=512)
-def gpu_space(workload: Workload, target: HardwareTarget) -> GPUSpace[Any]:
-    """The space of a workload on a GPU, from the limits of its descriptor.
-
-    Raises:
-        ScheduleError: the operator is not there for GPUs.
-        TargetError: the target is none.
-    """
-    gpu = target.required_gpu
-    return family_of(workload).space(workload, gpu)
-
-
-def schedule_gpu_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:
-    """A `tirx.PrimFunc` of one operator, scheduled by `point`; its symbol is `main`, the kernel's `main_kernel`.
-
-    Raises:
-        ScheduleError: the point is not in the workload's space, or the operator is not there for GPUs.
-    """
-    decoded = gpu_space(workload, target).decode(point)
-    return family_of(workload).kernel(workload, decoded, target.required_gpu)
+FAMILIES = Families(
+    "GPUs", {(op, dtype): f for op, f in _BY_OPERATOR.items() for dtype in ("float32", "float16", "tf32")}
+)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chanas.compiler.cuda.families import schedule_gpu_operator
+from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.operators import output_shape
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
@@ -111,23 +111,8 @@ def block_program(block: BlockConfig, points: Sequence[Point], target: HardwareT
 
 def network_program(blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget) -> Any:
     """A whole network, from the batch's images [B·C, pixels] to their logits [B, classes]; from 8 images on there are
-    rows of logits beyond those, up to a multiple of 8 (`core.layouts.num_rows`)."""
+    rows of logits beyond those, up to a multiple of 8 (`operators.layout.num_rows`)."""
     return gpu_program(network_launches(blocks, points, target), 1, target)
-
-
-def num_launches(module: Any, function: str = "main") -> int:
-    """Kernels that one run of a program's function launches; those of a CUDA graph are launched as one."""
-    from tvm import relax
-
-    kernels = {gv: f for gv, f in module.functions_items() if not isinstance(f, relax.Function)}
-    called: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and node.op in kernels:
-            called.append(kernels[node.op])
-
-    relax.analysis.post_order_visit(module[function], visit)
-    return sum(max(1, kernel.script().count('"blockIdx.x"')) for kernel in called)
 
 
 @dataclass(frozen=True)
@@ -149,7 +134,7 @@ class _Program:
     def __init__(self, launches: Sequence[Launch], num_inputs: int, target: HardwareTarget) -> None:
         self.launches, self.num_inputs = tuple(launches), num_inputs
         distinct = dict.fromkeys((launch.workload, launch.point) for launch in launches)
-        self.kernels = {key: schedule_gpu_operator(*key, target) for key in distinct}
+        self.kernels = {key: FAMILIES.program(*key, target) for key in distinct}
 
     def arguments(self, launch: Launch) -> tuple[_Array, list[_Array], list[_Array], _Array]:
         """Input, weights and bias (as far as there are), gate and residual (as far as there are), output."""

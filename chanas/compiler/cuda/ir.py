@@ -8,7 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Range
 
-from chanas.compiler.cuda.operators import Argument, operator_inputs, output_shape
+from chanas.compiler.cuda.operators import output_shape
+from chanas.operators.layout import ROWS, Argument, operator_inputs
 from chanas.operators.workload import Workload
 
 OWN_BARRIERS = "chanas.own_barriers"
@@ -47,9 +48,9 @@ def new_buffer(shape: Sequence[int], dtype: str, name: str, scope: str) -> Any:
 
 
 def operator_buffers(workload: Workload) -> list[Any]:
-    """The arguments of an operator's function: `operators.operator_inputs`, then the output."""
+    """The arguments of an operator's function: `operator_inputs`, then the output."""
     output = Argument("out", output_shape(workload), workload.output_storage)
-    return [new_buffer(a.shape, a.dtype, a.name, "") for a in (*operator_inputs(workload), output)]
+    return [new_buffer(a.shape, a.dtype, a.name, "") for a in (*operator_inputs(workload, ROWS), output)]
 
 
 def as_words(buffer: Any, shape: Sequence[int], views: list[Any]) -> Any:

@@ -1,33 +1,26 @@
-"""Shapes of what an operator on a GPU reads and writes, and the computation of those that are TVM tensor expressions;
-`schedules` decides how these are carried out. Products and squeeze are written down in `product` and `squeeze`.
+"""The computation of those operators on a GPU that are TVM tensor expressions; `schedules` decides how these are
+carried out. Products and squeeze are written down in `product` and `squeeze`. What they read and write are rows
+(`chanas.operators.layout.Rows`), images [B·C, M].
 
-Notation: B images (the batch), C channels, N output channels, M pixels of a square map, k kernel size, R = `num_rows`
-of B maps, G = `num_rows` of B single pixels.
-    activations [R, C] (channels last, one pixel a row, the rows of one image after those of another), images [B·C, M],
-    gates [G, C], biases [N]
-    weights [k·k, C, N], of depthwise convolutions [k·k, C]; of float16 products [k·k, C / 2, N, 2], so that two
-    neighbours in the sum's direction are one word of 32 bits
 Channels last, because every width of a MobileNet is a multiple of 8, so that any thread can load four neighbours at
 once and a warp's loads are whole lines, whatever the size of the map; a row of 7 or 14 pixels has no such alignment.
 There are a few more rows than pixels, so that tiles divide them. What stands there is never read as a pixel.
 Convolutions over all channels are matrix products whose rows are windows (implicit GEMM), never stored whole.
-Sums and biases are float32 in every type, and so are logits, the image that `conv` reads, and its weights. TF32 is
-float32 in memory; only what tensor cores multiply is rounded.
+Sums and biases are float32 in every type, and so are logits, the image that `conv` reads, and its weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
 from chanas.compiler.expressions import epilogue
-from chanas.core.layouts import num_rows
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Workload, extra_names
+from chanas.operators.layout import ROWS, input_shape, num_rows, operator_inputs
+from chanas.operators.workload import Workload
 
 Compute = Callable[[Workload, Any, Sequence[Any], Sequence[Any]], Any]
 _MAX_VALUES = 1 << 31
@@ -36,19 +29,12 @@ _MAX_VALUES = 1 << 31
 
 def output_rows(workload: Workload) -> int:
     """Rows of the operator's output."""
-    return num_rows(workload.output_size, workload.batch)
+    return num_rows(workload.batch * workload.output_size**2)
 
 
 def is_dense(workload: Workload) -> bool:
     """True for a product of a matrix and one vector: sums are shared by threads instead of rows."""
     return workload.op == "pointwise" and workload.output_size == 1 and workload.batch == 1
-
-
-def input_shape(workload: Workload) -> tuple[int, int]:
-    """Shape of the operator's input."""
-    if workload.reads_image:
-        return (workload.batch * workload.in_channels, workload.input_size**2)
-    return (num_rows(workload.input_size, workload.batch), workload.in_channels)
 
 
 def output_shape(workload: Workload) -> tuple[int, ...]:
@@ -61,34 +47,9 @@ def output_shape(workload: Workload) -> tuple[int, ...]:
     return (output_rows(workload), workload.out_channels)
 
 
-def parameter_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
-    """Shapes of weights and bias; nothing for pooling."""
-    taps = workload.kernel_size**2
-    if not workload.has_weights:
-        return ()
-    if workload.op == "depthwise":
-        return ((taps, workload.out_channels), (workload.out_channels,))
-    channels, bias = workload.in_channels, (workload.out_channels,)
-    if weight_type(workload) == "float16":
-        return ((taps, -(-channels // 2), workload.out_channels, 2), bias)
-    return ((taps, channels, workload.out_channels), bias)
-
-
-def weight_type(workload: Workload) -> str:
-    """Type of the weights in memory."""
-    return "float16" if workload.input_storage == "float16" else "float32"
-
-
-def extra_shapes(workload: Workload) -> tuple[tuple[int, ...], ...]:
-    """Shapes of gate and residual, those of them that the operator has, in this order."""
-    gate = (num_rows(1, workload.batch), workload.in_channels)
-    residual = (output_rows(workload), workload.out_channels)
-    return ((gate,) if workload.scaled else ()) + ((residual,) if workload.residual else ())
-
-
 def values_per_word(workload: Workload) -> int:
     """float16 in 32 bits, or one float32."""
-    return 2 if workload.input_storage == "float16" else 1
+    return workload.input_precision.per_word
 
 
 def row_words(workload: Workload) -> int:
@@ -116,7 +77,7 @@ def _wide(value: Any) -> Any:
 
 def _weight(workload: Workload, weights: Any, tap: Any, c: Any, n: Any) -> Any:
     """A product's weight as float32."""
-    return _wide(weights[tap, c // 2, n, c % 2] if weight_type(workload) == "float16" else weights[tap, c, n])
+    return _wide(weights[tap, c // 2, n, c % 2] if values_per_word(workload) == 2 else weights[tap, c, n])
 
 
 def image_and_pixel(m: Any, pixels: int, batch: int) -> tuple[Any, Any]:
@@ -189,30 +150,8 @@ def check_operator(workload: Workload) -> None:
         raise ScheduleError(f"expected an even number of channels in float16, got {workload.key}")
     if workload.op == "squeeze" and workload.batch > 1:
         raise ScheduleError(f"operator squeeze is there for one image; of several it is two operators ({workload.key})")
-    if max(math.prod(input_shape(workload)), math.prod(output_shape(workload))) >= _MAX_VALUES:
+    if max(math.prod(input_shape(workload, ROWS)), math.prod(output_shape(workload))) >= _MAX_VALUES:
         raise ScheduleError(f"expected arrays of less than 2^31 values, got {workload.key}; use a smaller batch")
-
-
-@dataclass(frozen=True)
-class Argument:
-    """Name, shape and type of one argument of an operator's function."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def operator_inputs(workload: Workload) -> list[Argument]:
-    """The arguments of an operator's function before the output: input, weights, bias, gate, residual (those there
-    are)."""
-    stored = workload.input_storage
-    parameters = zip(("weights", "bias"), parameter_shapes(workload), (weight_type(workload), "float32"), strict=False)
-    extras = zip(extra_names(workload), extra_shapes(workload), strict=True)
-    return [
-        Argument("x", input_shape(workload), stored),
-        *(Argument(name, shape, dtype) for name, shape, dtype in parameters),
-        *(Argument(name, shape, stored) for name, shape in extras),
-    ]
 
 
 def operator_function(workload: Workload, compute: Compute) -> Any:
@@ -222,7 +161,7 @@ def operator_function(workload: Workload, compute: Compute) -> Any:
         ScheduleError: as `check_operator` says.
     """
     check_operator(workload)
-    x, *others = (te.placeholder(a.shape, a.dtype, name=a.name) for a in operator_inputs(workload))
-    num_parameters = len(parameter_shapes(workload))
+    x, *others = (te.placeholder(a.shape, a.dtype, name=a.name) for a in operator_inputs(workload, ROWS))
+    num_parameters = len(ROWS.parameters(workload))
     output = compute(workload, x, others[:num_parameters], others[num_parameters:])
     return te.create_prim_func([x, *others, output])

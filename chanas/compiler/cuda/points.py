@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from chanas.compiler.cuda.intrinsics import WARP, TensorCore, tensor_core
 from chanas.compiler.cuda.operators import output_rows, row_words, values_per_word
-from chanas.compiler.space import Named, Split, choice_of, split_of
+from chanas.compiler.space import Split, choice, loop
 from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 
@@ -43,42 +43,22 @@ class SharedSum(NamedTuple):
     written_out: int
 
 
-def _tiles(named: Named, loop: str) -> Tiles:
-    return Tiles(*named[f"split_{loop}"])
-
-
 @dataclass(frozen=True, slots=True)
 class ProductPoint:
     """m: rows; n: columns; taps, channels: of the sum, the inner factor at once in shared memory; at_once: words
     multiplied in one go; stages: tiles in shared memory; shares: groups of threads that share a sum."""
 
-    m: Tiles
-    n: Tiles
-    taps: Split
-    channels: Split
-    input_vector: int
-    weight_vector: int
-    by_columns: bool
-    at_once: int
-    stages: int
-    shares: int
-    on_tensor_cores: bool
-
-    @classmethod
-    def of(cls, named: Named) -> ProductPoint:
-        return cls(
-            _tiles(named, "m"),
-            _tiles(named, "n"),
-            split_of(named, "tap"),
-            split_of(named, "c"),
-            choice_of(named, "load_input"),
-            choice_of(named, "load_weights"),
-            bool(choice_of(named, "order")),
-            choice_of(named, "unroll"),
-            choice_of(named, "stages"),
-            choice_of(named, "shares"),
-            bool(choice_of(named, "mma")),
-        )
+    m: Tiles = loop("m")
+    n: Tiles = loop("n")
+    taps: Split = loop("tap")
+    channels: Split = loop("c")
+    input_vector: int = choice("load_input")
+    weight_vector: int = choice("load_weights")
+    by_columns: bool = choice("order")
+    at_once: int = choice("unroll")
+    stages: int = choice("stages")
+    shares: int = choice("shares")
+    on_tensor_cores: bool = choice("mma")
 
     @property
     def splits(self) -> dict[str, tuple[int, ...]]:
@@ -90,35 +70,20 @@ class ProductPoint:
 class DepthwisePoint:
     """h, w, c: rows, columns and channels; in_shared_memory: the input under a block's tile is loaded there first."""
 
-    h: Tiles
-    w: Tiles
-    c: Tiles
-    in_shared_memory: bool
-    input_vector: int
-    writes_taps_out: bool
-
-    @classmethod
-    def of(cls, named: Named) -> DepthwisePoint:
-        return cls(
-            _tiles(named, "h"),
-            _tiles(named, "w"),
-            _tiles(named, "c"),
-            bool(choice_of(named, "cache")),
-            choice_of(named, "load_input"),
-            bool(choice_of(named, "unroll")),
-        )
+    h: Tiles = loop("h")
+    w: Tiles = loop("w")
+    c: Tiles = loop("c")
+    in_shared_memory: bool = choice("cache")
+    input_vector: int = choice("load_input")
+    writes_taps_out: bool = choice("unroll")
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionPoint:
     """n: output channels, of blocks and of a block's threads; k: terms of each one's sum."""
 
-    n: Split
-    k: SharedSum
-
-    @classmethod
-    def of(cls, named: Named) -> ReductionPoint:
-        return cls(split_of(named, "n"), SharedSum(*named["split_k"]))
+    n: Split = loop("n")
+    k: SharedSum = loop("k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +91,10 @@ class SqueezePoint:
     """n: columns of the dense layer; shares: threads of a column's sum; vector: words of a load; at_once: loads written
     out."""
 
-    n: Split
-    shares: int
-    vector: int
-    at_once: int
-
-    @classmethod
-    def of(cls, named: Named) -> SqueezePoint:
-        return cls(
-            split_of(named, "n"),
-            choice_of(named, "shares"),
-            choice_of(named, "load_input"),
-            choice_of(named, "unroll"),
-        )
+    n: Split = loop("n")
+    shares: int = choice("shares")
+    vector: int = choice("load_input")
+    at_once: int = choice("unroll")
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.cases import relative_error
+from chanas.compiler.cases import operator_case, relative_error
 from chanas.compiler.cuda.build import kernel_program, verify
 from chanas.compiler.cuda.emulator import run_kernel
-from chanas.compiler.cuda.families import schedule_gpu_operator
+from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.operators import output_shape
-from chanas.compiler.cuda.reference import Stored, gpu_case
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
@@ -27,7 +26,8 @@ def kernel_error(function: Any, workload: Workload, target: HardwareTarget, odd:
     Raises:
         KernelError: its threads get in each other's way.
     """
-    case, output = gpu_case(workload, odd), _nothing(workload)
+    output = np.full(output_shape(workload), np.nan, dtype=workload.output_storage)
+    case = operator_case(workload, target, odd)
     arguments = dict(zip((str(p.name) for p in function.params), [*case.arguments, output], strict=True))
     run_kernel(kernel_program(verify(function, target), target), arguments)
     got = output.astype(np.float32).reshape(-1, workload.out_channels)[: len(case.expected)]
@@ -41,8 +41,4 @@ def sequential_error(workload: Workload, point: Point, target: HardwareTarget, o
         ScheduleError: the point is not in the workload's space.
         KernelError: the kernel's threads get in each other's way.
     """
-    return kernel_error(schedule_gpu_operator(workload, point, target), workload, target, odd)
-
-
-def _nothing(workload: Workload) -> Stored:
-    return np.full(output_shape(workload), np.nan, dtype=workload.output_storage)
+    return kernel_error(FAMILIES.program(workload, point, target), workload, target, odd)

@@ -206,7 +206,7 @@ def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ProductPoint]:
         return _fits(gpu, plan.threads * plan.shares, registers, plan.shared_bytes // WORD_BYTES)
 
     kinds = tuple({**of, "mma": ((i,),)} for i, of in enumerate((by_thread, by_warp))) if by_warp else ()
-    return GPUSpace(workload, coordinates, ProductPoint.of, legal, kinds=kinds)
+    return GPUSpace(workload, coordinates, ProductPoint, legal, kinds=kinds)
 
 
 def _warp_tiles(
@@ -264,7 +264,7 @@ def depthwise(workload: Workload, gpu: GPUFeatures) -> GPUSpace[DepthwisePoint]:
             return False
         return _fits(gpu, threads, 2 * accumulators, halo)
 
-    return GPUSpace(workload, coordinates, DepthwisePoint.of, legal)
+    return GPUSpace(workload, coordinates, DepthwisePoint, legal)
 
 
 def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ReductionPoint]:
@@ -281,7 +281,7 @@ def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ReductionPoint]:
         threads = p.n.inner * p.k.threads
         return threads >= fewest and _fits(gpu, threads, 2 * p.k.written_out, threads)
 
-    return GPUSpace(workload, (columns, sums), ReductionPoint.of, legal)
+    return GPUSpace(workload, (columns, sums), ReductionPoint, legal)
 
 
 def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace[SqueezePoint]:
@@ -300,4 +300,4 @@ def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace[SqueezePoint]:
             return False
         return _fits(gpu, plan.threads, 2 * loads * plan.per_word, plan.shared_bytes // WORD_BYTES)
 
-    return GPUSpace(workload, coordinates, SqueezePoint.of, legal)
+    return GPUSpace(workload, coordinates, SqueezePoint, legal)

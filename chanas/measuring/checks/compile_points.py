@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chanas.compiler.cuda.compiled import CompileRecord
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cuda.build import CompileRecord
 from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
 from chanas.compiler.cuda.operators import is_dense
 from chanas.compiler.space import Point
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
-from chanas.measuring.local.compiler import Compiler, open_compiler, readable
-from chanas.measuring.requests import CompilePoint
+from chanas.measuring.messages import CompilePoint
+from chanas.measuring.worker.compiler import Compiler, open_compiler, readable
 from chanas.operators.workload import Workload
 
 _TIMEOUT_S = 120.0  # one kernel; most take well under a second
@@ -108,7 +108,7 @@ def compile_points(
         progress_bar(len(workloads), "compiling kernels", "operator", progress) as bar,
     ):
         for workload in workloads:
-            points = gpu_space(workload, target).sample(num_points, np.random.default_rng(seed))
+            points = schedule_space(workload, target).sample(num_points, np.random.default_rng(seed))
             groups[kind_of(workload)] += [compile_elsewhere(compiler, workload, point) for point in points]
             bar.update()
     records = [record for found in groups.values() for record in found]

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from chanas.compiler.cases import FLOAT32_TOLERANCE
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
 from chanas.compiler.cuda.sequential import sequential_error
 from chanas.core.target import HardwareTarget
@@ -19,7 +18,8 @@ from chanas.errors import ChanasError, TargetError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.checks.compile_points import compile_elsewhere
 from chanas.measuring.checks.target_check import Step, check_here, small_block
-from chanas.measuring.local.compiler import open_compiler
+from chanas.measuring.worker.compiler import open_compiler
+from chanas.operators.precision import FLOAT32
 from chanas.operators.steps import tuned_workloads
 
 
@@ -27,7 +27,7 @@ def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> It
     """Compile one random schedule of each operator of a small block; carry the same out here and compare."""
     workloads = tuned_workloads([small_block()], target)
     rng = np.random.default_rng(seed)
-    chosen = [(w, gpu_space(w, target).sample(1, rng)[0]) for w in workloads]
+    chosen = [(w, schedule_space(w, target).sample(1, rng)[0]) for w in workloads]
     arch = target.required_gpu.arch
     try:
         check_arch(arch)
@@ -59,7 +59,7 @@ def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> It
     except (ChanasError, RuntimeError) as fault:
         yield Step("compare", False, describe(fault, 200))
         return
-    right = error <= FLOAT32_TOLERANCE
+    right = error <= FLOAT32.operator_tolerance
     where = "the kernels, their threads carried out by this processor: the GPU's own code is not tested"
     yield Step("compare", right, f"relative error {error:.1g} against PyTorch of {where}")
 

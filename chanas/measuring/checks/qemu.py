@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.compiler.c_toolchain import find_c_toolchain, search_path
 from chanas.compiler.cases import ReferenceCase, relative_error
-from chanas.compiler.linkers import TOOLS, Platform, Tools
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import TOOLS, Platform, Tools, find_c_toolchain, search_path
 from chanas.core.arch import BlockConfig
 from chanas.errors import TargetError
-from chanas.measuring.local.compiler import Compiler
-from chanas.measuring.requests import BuildObject
+from chanas.measuring.messages import BlockAt, Build
+from chanas.measuring.worker.compiler import Compiler
 
 # The first time, zig builds the C library that it links.
 _COMPILE_TIMEOUT_S = 280.0
@@ -110,7 +109,7 @@ def compile_block(compiler: Compiler, block: BlockConfig, points: Sequence[Point
         ChanasError: it can't be compiled.
     """
     path = folder / f"{name}.o"
-    request = BuildObject(target=compiler.target, block=block, points=points, name=name, path=path)
+    request = Build(target=compiler.target, what=BlockAt(block, points), path=path, form="object")
     compiler.result(request, f"block {block.key}")
     return path
 

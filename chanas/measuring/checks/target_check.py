@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import case_of, schedule_space
-from chanas.compiler.linkers import find_linker, no_cross_linker
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import case_of
 from chanas.compiler.space import Point
+from chanas.compiler.toolchains import find_linker, no_cross_linker
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, TargetError
 from chanas.files.scratch import scratch_folder
-from chanas.measuring.answers import ErrorKind
 from chanas.measuring.checks.qemu import Call, compile_block, find_emulator, no_emulator, run_emulated
-from chanas.measuring.local.compiler import open_compiler
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildBlock, Measure
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import BlockAt, Build, ErrorKind, Measure
+from chanas.measuring.worker.compiler import open_compiler
 from chanas.operators.steps import device_workloads
 
 _TIMEOUT_S = 60.0
@@ -82,7 +82,7 @@ def check_here(block: BlockConfig, target: HardwareTarget, scratch: Path) -> Ite
     """Compile a block for a device of this machine, run it and compare."""
     case, library = scratch / "case.npz", scratch / "block.so"
     case_of(block, target).save(case)
-    build = BuildBlock(target=target, library=library, block=block, points=random_points(block, target))
+    build = Build(target=target, what=BlockAt(block, random_points(block, target)), path=library)
     with WorkerPool(target) as pool:
         built = pool.build(build, _TIMEOUT_S).result()
         if built.error is not None:

@@ -14,29 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import chanas
-from chanas.compiler.linkers import find_linker, no_cross_linker
+from chanas.compiler.toolchains import find_linker, no_cross_linker
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
-from chanas.measuring.local.pool import no_answer
-from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
 from chanas.measuring.remote.link import Connect, Submit, Wait
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import Ping, Request
+from chanas.measuring.runner import POLL_S, RETURN_WITHIN_S, RunnerLostError, stays_away
+from chanas.measuring.worker.process import WorkerProcess
 
 _LINK = ("-m", "chanas.measuring.remote.link")
-RETURN_WITHIN_S = 120.0
-"""Seconds to wait for a device that was lost or is busy."""
 _CONNECT_TIMEOUT_S, _SEND_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 600.0, 30.0
-POLL_S = 1.0
-MAX_LOSSES = 3
-"""Losses of devices during one timing after which the candidate itself counts as failed."""
 
 logger = logging.getLogger(__name__)
-
-
-class DeviceLostError(Exception):
-    """The device went away while it was timing; never seen by who asked for the timing."""
 
 
 @dataclass(frozen=True)
@@ -121,47 +111,36 @@ class RemoteDevice:
         self._used = {"num_threads": num_threads, "dtype": dtype, "target": target, "shared": shared}
         self._return_within_s = return_within_s
         self._link = (link or _start_link)()
-        self._connected = self._closed = self._let_go = False
+        self._closed = False
+        self.is_there = False
+        """True if a device is held, as far as is known."""
         self.is_local = False
         """True for this very machine, of which some cores are then timed on."""
 
     # ---- connection -------------------------------------------------------------------------------------------------
     def connect(self, within_s: float | None = None) -> Description:
-        """Take a device of the key; waits for a busy one, later for a lost one to come back, and meanwhile for a
-        tracker that is away.
+        """Take a device of the key; waits for a busy one, and meanwhile for a tracker that is away.
 
         Args:
             within_s: how long; by default as long as a lost one is waited for.
 
         Raises:
             MeasureError: none came within the time, or there was none at first.
-            TargetError: it is of another kind than this side, or than the one before.
+            TargetError: it is of another kind than this side.
         """
         within_s = self._return_within_s if within_s is None else within_s
-        deadline = time.monotonic() + within_s
-        waits = self.description is not None
-        while True:
-            found = self.try_connect()
-            if isinstance(found, Description):
-                return found
-            waits |= found.kind is ErrorKind.BUSY  # from then on for a tracker that goes away and comes back, too
-            if not waits or self._let_go:
-                raise MeasureError(found.message)
+        deadline, waits = time.monotonic() + within_s, False
+        while (reason := self.restore()) is not None:
+            waits |= reason.kind is ErrorKind.BUSY  # from then on for a tracker that goes away and comes back, too
+            if not waits or self._closed:
+                raise MeasureError(reason.message)
             if time.monotonic() > deadline:
-                raise self.gone(found, within_s)
+                raise stays_away(f"no device of key '{self.key}' became free", within_s, reason)
             time.sleep(POLL_S)
-            if self._let_go:
-                raise MeasureError(found.message)
+        assert self.description is not None
+        return self.description
 
-    def gone(self, reason: WorkerError, within_s: float) -> MeasureError:
-        """Return the error for a key without a free device for as long as one is waited for."""
-        what = "became free" if self.description is None else "came back"
-        return MeasureError(
-            f"no device of key '{self.key}' {what} within {within_s:g} s ({reason.message}); what was "
-            "measured is kept, and the same command goes on when one is there"
-        )
-
-    def try_connect(self) -> Description | WorkerError:
+    def restore(self) -> WorkerError | None:
         """Take a device of the key if one is free now; otherwise the reason why there is none.
 
         Raises:
@@ -187,38 +166,18 @@ class RemoteDevice:
         self.is_local = bool(description.boot) and description.boot == here.result["boot"]
         self.description = description
         self.num_devices, self.num_free = answer.result["num_devices"], answer.result["num_free"]
-        self._connected = True
-        return description
+        self.is_there = True
+        return None
 
     # ---- calls ------------------------------------------------------------------------------------------------------
     def call(self, request: Request, timeout_s: float) -> Answer:
-        """Run one request by the device's worker; when the device is lost over it, once more when there is one again.
-
-        Raises:
-            MeasureError: no device came back, or one can't time at all.
-        """
-        lost = ""
-        for _ in range(MAX_LOSSES):
-            if not self._connected:
-                self._let_go = self._closed
-                self.connect()
-            try:
-                return self.attempt(request, timeout_s)
-            except DeviceLostError as error:
-                lost = str(error)
-            if self._let_go:
-                return no_answer(request)
-        return Answer(None, describe_loss(request, lost))
-
-    def attempt(self, request: Request, timeout_s: float) -> Answer:
         """Run one request by the worker of the device that is held.
 
         Raises:
-            DeviceLostError: it was lost over the request.
+            RunnerLostError: it was lost over the request.
             MeasureError: it can't time at all.
         """
-        submit = Submit(request.to_json(), self._num_threads, timeout_s)
-        self._let_go = self._closed
+        submit = Submit(request, self._num_threads, timeout_s)
         answer = self._link.call(submit, _SEND_TIMEOUT_S)
         while answer.error is None and "pending" in answer.result:
             answer = self._link.call(Wait(), _REPLY_TIMEOUT_S)
@@ -228,25 +187,19 @@ class RemoteDevice:
             raise MeasureError(f"a device of key '{self.key}' can't time: {answer.error.message}")
         self.num_lost += 1
         self._drop()
-        raise DeviceLostError(answer.error.message)
-
-    @property
-    def is_connected(self) -> bool:
-        """True if a device is held, as far as is known."""
-        return self._connected
+        raise RunnerLostError(answer.error.message)
 
     def _drop(self) -> None:
-        self._connected = False
+        self.is_there = False
         self._link.stop()
 
     def stop(self) -> None:
-        """Give up the call that another thread waits for, and the session; the next call takes a device again."""
-        self._let_go = True
+        """Give up the call that another thread waits for, and the session: the device is lost."""
         self._drop()
 
     def close(self) -> None:
         """Release the device; it is not taken again."""
-        self._closed = self._let_go = True
+        self._closed = True
         self._drop()
         self._link.close()
 
@@ -269,12 +222,6 @@ def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | N
         return Description.from_json(answer.result["device"]).target.description
     except TargetError as error:
         return str(error)
-
-
-def describe_loss(request: Request, reason: str) -> WorkerError:
-    """The error of a timing over which devices are lost again and again."""
-    text = f"the device was lost {MAX_LOSSES} times in {request.call}, the last time: {reason}"
-    return WorkerError(ErrorKind.CRASH, text)
 
 
 def check_alike(one: Description, other: Description, key: str) -> None:

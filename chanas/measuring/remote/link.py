@@ -1,12 +1,11 @@
 """The process that holds the connection to one device: run as `python -m chanas.measuring.remote.link`.
 
-It serves requests as a worker does (`chanas.measuring.local.worker`) and passes timings on over TVM's RPC.
+It serves requests as a worker does (`chanas.measuring.worker.serve`) and passes timings on over TVM's RPC.
 A connection that hangs takes only this process with it, and ending it ends the session on the device, whatever that is
 doing."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -17,15 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chanas.core.codec import fields_to_json
 from chanas.core.processor import host_processor
 from chanas.core.target import llvm_targets, tvm_version
 from chanas.devices.lean_tvm import hide_torch
 from chanas.errors import TargetError
-from chanas.measuring.answers import ErrorKind, RequestError, WorkerError
-from chanas.measuring.local.worker import serve_requests
+from chanas.measuring.messages import (
+    ErrorKind,
+    Ping,
+    Request,
+    RequestError,
+    TimingRequest,
+    WorkerError,
+)
 from chanas.measuring.remote.server import boot_id
 from chanas.measuring.remote.tracker import Address, device_groups, group_of, request_server
-from chanas.measuring.requests import TIMINGS, Ping, Request, TimingRequest, read_request
+from chanas.measuring.worker.serve import serve_requests
 
 
 @dataclass(frozen=True)
@@ -40,9 +46,9 @@ class Connect(Request):
 
 @dataclass(frozen=True)
 class Submit(Request):
-    """Send a request (its JSON) and its files to the device, and begin it."""
+    """Send a request and its files to the device, and begin it."""
 
-    request: dict[str, Any]
+    request: Request
     num_threads: int
     timeout_s: float
 
@@ -148,10 +154,10 @@ class Link:
     def submit(self, submit: Submit) -> Any:
         """Send files and begin a timing: the device's answer, or `{"pending": true}`."""
         assert self._uploads is not None
-        request = read_request(submit.request, TIMINGS)
+        request = submit.request
         files = dict(self._sent(self._uploads, request)) if isinstance(request, TimingRequest) else {}
         self._uploads.make_room(len(files.get("library", {}).get("names", ())) + ("case" in files))
-        return self._ask("call", {**dataclasses.asdict(submit), "files": files})
+        return self._ask("call", {**fields_to_json(submit), "files": files})
 
     @staticmethod
     def _sent(uploads: Uploads, request: TimingRequest) -> Iterator[tuple[str, Any]]:

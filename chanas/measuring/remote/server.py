@@ -1,6 +1,6 @@
 """The server on a device: TVM's own RPC server, with functions that time in a worker process as one does locally.
 
-A kernel that crashes or hangs takes the worker with it, not the server (`chanas.measuring.local.pool`),
+A kernel that crashes or hangs takes the worker with it, not the server (`chanas.measuring.fleet`),
 and figures come from the same code as those of a local run: cold weights, own copies of the code, limits of time and
 memory. TVM serves each session from a process of its own, in a folder of its own that goes with it; one session at a
 time.
@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 
 import chanas
 from chanas.compiler.backends import backend_of
+from chanas.core.codec import to_json
 from chanas.core.processor import host_processor
 from chanas.core.target import LOCAL_TARGETS, HardwareTarget, gpu_in_dtype, tvm_version
 from chanas.devices.cores import split_cores
@@ -38,12 +39,10 @@ from chanas.devices.host import host_triple, load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import MeasureError, TargetError, unknown_name
 from chanas.interrupts import die_with_parent
-from chanas.measuring.answers import Answer, WorkerError
-from chanas.measuring.local.locks import device_lock
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
+from chanas.measuring.locks import device_lock
+from chanas.measuring.messages import TIMINGS, Answer, TimingRequest, WorkerError, read_request
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import TIMINGS, TimingRequest, read_request
-from chanas.measuring.wire import to_json
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 
 HEARTBEAT_S = 2.0
 """Seconds between two signs of life of a request: client and server notice within it that the other is gone."""
@@ -216,7 +215,7 @@ class Session:
         while True:
             request = self._asked.get()
             try:
-                self._answers.put({"result": self._time(request).to_json()})
+                self._answers.put({"result": to_json(self._time(request))})
             except Exception as error:  # the disk is full, say: the client hears of it
                 self._answers.put({"error": to_json(WorkerError.of(error))})
 

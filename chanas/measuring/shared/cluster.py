@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import chanas
 from chanas.compiler.backends import BACKENDS
+from chanas.core.codec import from_json, to_json
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ConfigError, SchedulerError, one_line
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.pool import Compute
-from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.fleet import Compute
+from chanas.measuring.messages import Answer, Build, Learn, ModuleFile, OperatorsAt, Request
 from chanas.measuring.remote.tracker import parse_address
-from chanas.measuring.requests import BuildModule, BuildOperators, BuildRequest, Learn, Request
 from chanas.measuring.shared.timers import raise_if_killed
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess
 from chanas.scheduler.jobs import WorkerDiedError
 
 if TYPE_CHECKING:
@@ -69,15 +69,15 @@ def build(ask: str, kind: str, files: Files) -> tuple[str, dict[str, bytes]]:
     Returns:
         JSON of the answer, and the files that were made.
     """
-    asked = Ask.from_json(json.loads(ask))
+    asked: Ask = from_json(Ask, json.loads(ask))
     with tempfile.TemporaryDirectory(prefix="chanas-build-") as name:
         folder = Path(name)
         for path, content in files.items():
             (folder / path).write_bytes(content)
-        request = _with_paths(asked.read(), lambda path: folder / path)
+        request = _with_paths(asked.request, lambda path: folder / path)
         answer = _worker(threading.get_ident(), kind).call(request, asked.timeout_s)
-        made = _contents(folder, request.library) if isinstance(request, BuildRequest) else {}
-    return json.dumps(answer.to_json()), made
+        made = _contents(folder, request.path) if isinstance(request, Build) else {}
+    return json.dumps(to_json(answer)), made
 
 
 def _contents(folder: Path, library: Path) -> dict[str, bytes]:
@@ -98,24 +98,21 @@ def dask_setup(_worker: object) -> None:
 
 # ---- here -----------------------------------------------------------------------------------------------------------
 def _with_paths(request: Request, moved: Callable[[Path], Path]) -> Request:
-    """The same build with other paths.
-
-    Raises:
-        ConfigError: it is none that is sent to a cluster.
-    """
-    if not isinstance(request, BuildRequest):
+    """The same build with other paths; nothing else that is sent to a cluster has any."""
+    if not isinstance(request, Build):
         return request
-    changed = dataclasses.replace(request, library=moved(request.library))
-    if isinstance(changed, BuildModule):
-        return dataclasses.replace(changed, module=moved(changed.module))
-    if isinstance(changed, BuildOperators):
-        return dataclasses.replace(changed, compiled=[None if p is None else moved(p) for p in changed.compiled])
-    return changed
+    path, what = moved(request.path), request.what
+    match what:
+        case ModuleFile(module):
+            what = dataclasses.replace(what, path=moved(module))
+        case OperatorsAt(compiled=compiled):
+            what = dataclasses.replace(what, compiled=[None if p is None else moved(p) for p in compiled])
+    return dataclasses.replace(request, path=path, what=what)
 
 
 def _for_anyone(request: Request) -> Request:
     """The same request for a processor that is named, where it is that of this machine."""
-    if not isinstance(request, BuildRequest) or request.target.mcpu or request.target.gpu is not None:
+    if not isinstance(request, Build) or request.target.mcpu or request.target.gpu is not None:
         return request
     here = host_processor()
     return dataclasses.replace(request, target=dataclasses.replace(request.target, mcpu=here.mcpu, mattr=here.mattr))
@@ -173,7 +170,7 @@ class Cluster:
         Raises:
             WorkerDiedError: workers died over it, or there is none.
         """
-        asked, files = ask.read(), dict[str, bytes]()
+        asked, files = ask.request, dict[str, bytes]()
         if isinstance(asked, Learn):
             assert self._learn is not None
             since_s = time.monotonic()
@@ -188,11 +185,11 @@ class Cluster:
 
         packed = _with_paths(request, pack)
         sent = {name: content for name, content in files.items() if content}
-        text = json.dumps(dataclasses.replace(ask, request=packed.to_json()).to_json())
+        text = json.dumps(to_json(dataclasses.replace(ask, request=packed)))
         answer, made = self._result(build, text, self._kind, sent)
-        if isinstance(request, BuildRequest) and isinstance(packed, BuildRequest):
+        if isinstance(request, Build) and isinstance(packed, Build):
             for name, content in made.items():
-                path = request.library / Path(name).relative_to(packed.library)
+                path = request.path / Path(name).relative_to(packed.path)
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
         return raise_if_killed(Answer.from_json(json.loads(answer)))

@@ -11,10 +11,8 @@ from functools import partial
 from typing import Any
 
 from chanas.errors import SchedulerError, ShortageError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
-from chanas.measuring.requests import Learn
-from chanas.measuring.shared.client import Client, ProcessKilledError
-from chanas.measuring.shared.turns import Answered, Ask, Rest
+from chanas.measuring.messages import Answer, ErrorKind, Learn, WorkerError
+from chanas.measuring.shared.turns import Answered, Ask, Client, ProcessKilledError, Rest
 from chanas.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import BUILD, HOST, LEARN, MEASURE, START, Expected, Outcome, Outlook, Stage
 
@@ -221,7 +219,7 @@ class TuningJob:
 
 
 def _is_learning(ask: Ask) -> bool:
-    return bool(ask.request["call"] == Learn.call)
+    return isinstance(ask.request, Learn)
 
 
 def _crash(reason: str) -> Answer:

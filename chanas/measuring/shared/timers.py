@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from chanas.core.target import HardwareTarget
 from chanas.devices.gpu_use import gpu_of
-from chanas.errors import ChanasError
-from chanas.measuring.answers import Answer, ErrorKind
-from chanas.measuring.local.locks import device_lock
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
-from chanas.measuring.remote.device import POLL_S, Description, DeviceLostError, RemoteDevice
+from chanas.measuring.locks import device_lock
+from chanas.measuring.messages import Answer
+from chanas.measuring.remote.device import RemoteDevice
+from chanas.measuring.runner import POLL_S, RunnerLostError, look_for
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 from chanas.scheduler.jobs import WorkerDiedError
-
-_KILLED = "with signal 9 "
 
 
 class Timer(Protocol):
@@ -48,7 +47,7 @@ def raise_if_killed(answer: Answer) -> Answer:
     Raises:
         WorkerDiedError: it was. What a candidate does to its worker ends that in other ways.
     """
-    if answer.error is not None and answer.error.kind is ErrorKind.CRASH and _KILLED in answer.error.text:
+    if answer.error is not None and answer.error.signal == signal.SIGKILL:
         raise WorkerDiedError(answer.error.text)
     return answer
 
@@ -79,7 +78,7 @@ class LocalTimer:
                 self._processes[job] = process
             process = self._processes[job]
         with device_lock(lambda: self._closed, self._gpu, self._locked):
-            return raise_if_killed(process.call(ask.read(), ask.timeout_s))
+            return raise_if_killed(process.call(ask.request, ask.timeout_s))
 
     def stop(self, job: str) -> None:
         """End the process of a tuning, and what it times; the next timing starts another."""
@@ -123,8 +122,8 @@ class RemoteTimer:
         """
         self._job = job
         try:
-            return self._device.attempt(ask.read(), ask.timeout_s)
-        except DeviceLostError as error:
+            return self._device.call(ask.request, ask.timeout_s)
+        except RunnerLostError as error:
             self._tell(False)
             threading.Thread(target=self._look_for_it, daemon=True).start()
             raise WorkerDiedError(f"a device of key '{self._device.key}' was lost: {error}") from error
@@ -132,14 +131,8 @@ class RemoteTimer:
             self._job = None
 
     def _look_for_it(self) -> None:
-        while not self._closed.wait(self._poll_s):
-            try:
-                found = self._device.try_connect()
-            except (ChanasError, OSError):  # of another kind, say: the right one may come yet
-                continue
-            if isinstance(found, Description):
-                self._tell(True)
-                return
+        if look_for(self._device, lambda _reason: not self._closed.wait(self._poll_s)):
+            self._tell(True)
 
     def renew(self, job: str) -> None:
         """Do nothing: the process there is one for all."""

@@ -1,20 +1,39 @@
-"""Messages between a tuning's process and the scheduler's: a JSON line for the beginning of a turn, one for its end.
+"""A tuning that computes in turns, in a process of its own, beside others on shared machines.
 
-A tuning's process computes in its turns alone. A turn begins with the answers that have come since the last one, and
-ends when the tuning has nothing to do but to wait.
+A turn begins with the answers that have come since the last one, and ends when the tuning has nothing to do but to
+wait: a JSON line for each. The scheduler's process has a `Client` for it. In its own process whoever waits for an
+answer of its pool ends the turn (`SharedPool`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
-from chanas.measuring.answers import Answer
-from chanas.measuring.requests import Request, read_request
-from chanas.measuring.wire import fields_from_json, fields_to_json
+from chanas.core.codec import from_json, to_json
+from chanas.devices.cores import move_to
+from chanas.errors import ChanasError, MeasureError, SchedulerError, describe, shortage
+from chanas.measuring.fleet import Awaited, Compute
+from chanas.measuring.messages import Answer, Learn, Request
+
+_LEAVE_S = 5.0
+"""Seconds that a tuning may take to keep what it has measured when it is ended."""
+LEARN_TIMEOUT_S = 600.0
+"""Many times what a fit to some hundred records takes."""
+_NUM_CHARACTERS = 300
 
 
+# ---- messages -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """A request to a worker, by the number that its answer will have; one that `times` is for the `device` of this
@@ -23,20 +42,8 @@ class Ask:
     number: int
     times: bool
     timeout_s: float
-    request: dict[str, Any]
+    request: Request
     device: int | None = None
-
-    def read(self) -> Request:
-        """The request itself."""
-        return read_request(self.request, _kinds(Request))
-
-    def to_json(self) -> dict[str, Any]:
-        return fields_to_json(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Ask:
-        ask: Ask = fields_from_json(cls, data)
-        return ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +60,6 @@ class Turn:
 
     core: int
     answers: tuple[Answered, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return fields_to_json(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Turn:
-        turn: Turn = fields_from_json(cls, data)
-        return turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +85,262 @@ class Rest:
     lacking: str | None = None
     result: dict[str, Any] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return fields_to_json(self)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Rest:
-        rest: Rest = fields_from_json(cls, data)
+# ---- the end that the scheduler has ---------------------------------------------------------------------------------
+class ProcessKilledError(SchedulerError):
+    """A tuning's process that was killed, for want of memory, say: another one can go on from its records."""
+
+
+class Client:
+    """A tuning in a process of its own.
+
+    Args:
+        name: of its job, for errors.
+        command: what Python runs: it serves turns (`serving.main`).
+        plan: handed to the process, as JSON.
+        log: gets what it prints.
+        folder: in which it works; None: this process's.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], plan: Mapping[str, Any], log: Path, folder: Path | None = None
+    ) -> None:
+        self.name, self.log, self._folder = name, log, folder
+        self._command, self._plan = tuple(command), dict(plan)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def turn(self, core: int, answers: Sequence[Answered]) -> Rest:
+        """Let it compute on a core until it waits.
+
+        Raises:
+            ProcessKilledError: the process was killed; the next turn starts another one.
+            SchedulerError: it ended by itself.
+        """
+        if self._process is None:
+            self._process = self._start(core)
+            if self._closed:  # by another thread, before there was a process that it could end
+                self.close()
+        process, turn = self._process, Turn(core=core, answers=tuple(answers))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(to_json(turn)).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except (OSError, ValueError):  # ValueError: `close` has closed the pipe
+            line = b""
+        if not line:
+            raise self._why_ended(process)
+        rest: Rest = from_json(Rest, json.loads(line))
+        if rest.ended:  # its last work is to end
+            self.close()
         return rest
 
+    def _why_ended(self, process: subprocess.Popen[bytes]) -> SchedulerError:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_LEAVE_S)
+        if self._closed or code is None or code >= 0:
+            return SchedulerError(f"the process of job '{self.name}' has ended; {self.log} says more")
+        self._process = None
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what a dead process has not read can't be flushed
+                    pipe.close()
+        text = f"the process of job '{self.name}' was killed by signal {-code}"
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(f"{text}\n")
+        return ProcessKilledError(text)
 
-def _kinds(kind: type[Request]) -> Iterator[type[Request]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _kinds(child)
+    def _start(self, core: int) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise SchedulerError(f"job '{self.name}' has ended")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *self._command],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,  # Ctrl-C is for the scheduler alone
+            )
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(process.pid, [core])
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self._plan).encode() + b"\n")
+        return process
+
+    def close(self) -> None:
+        """End the process: it keeps what it has measured, and is killed if that takes too long."""
+        self._closed = True
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            process.stdin.close()
+        try:
+            process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+# ---- the end that the tuning has ------------------------------------------------------------------------------------
+Exchange = Callable[[Rest], Turn]
+"""Ends a turn, and waits for the next one."""
+Tuning = Callable[[dict[str, Any], Exchange], dict[str, Any]]
+"""Tunes as a plan says, on a pool that ends its turns (`SharedPool`); returns facts about what it made."""
+
+
+class SharedPool:
+    """Builds and timings that others carry out. Whoever waits for an answer ends the turn.
+
+    Args:
+        exchange: ends a turn.
+        num_builders: slots of the host.
+        overlap: builds and timings may go on at the same time.
+        num_devices: that time.
+        learns: what cost models ask is computed elsewhere, too.
+    """
+
+    def __init__(
+        self, exchange: Exchange, num_builders: int, overlap: bool, num_devices: int = 1, *, learns: bool = False
+    ) -> None:
+        self.num_builders, self.overlap, self.num_devices = num_builders, overlap, num_devices
+        self.timing_s = self.building_s = 0.0
+        self.compute: Compute | None = self._compute if learns else None
+        self._exchange = exchange
+        self._numbers = itertools.count()
+        self._open: dict[int, tuple[Ask, Future[Answer]]] = {}
+        self._asks: list[Ask] = []
+        self._renew = False
+        self._num_left = 0
+
+    def expect(self, num_builds: int) -> None:
+        """Tell, at the end of the turn, that so many builds will come."""
+        self._num_left = num_builds
+
+    def build(self, request: Request, timeout_s: float) -> Future[Answer]:
+        """Compile on a slot of the host."""
+        self._num_left = max(0, self._num_left - 1)
+        return self._ask(request, timeout_s, times=False)
+
+    def measure(self, request: Request, timeout_s: float, device: int | None = None) -> Future[Answer]:
+        """Time on the device of this number, or on any."""
+        return self._ask(request, timeout_s, times=True, device=device)
+
+    def renew_timers(self) -> None:
+        """Time in a new process from now on."""
+        self._renew = True
+
+    def _compute(self, question: dict[str, Any]) -> dict[str, Any]:
+        answer = self._ask(Learn(question=question), LEARN_TIMEOUT_S, times=False).result()
+        if answer.error is not None:
+            raise MeasureError(f"what was learned elsewhere was lost: {answer.error}; run the same command again")
+        found: dict[str, Any] = answer.result
+        return found
+
+    def _ask(self, request: Request, timeout_s: float, *, times: bool, device: int | None = None) -> Future[Answer]:
+        number = next(self._numbers)
+        ask = Ask(number=number, times=times, timeout_s=timeout_s, request=request, device=device)
+        future = Awaited(self._settle)
+        self._open[ask.number] = ask, future
+        self._asks.append(ask)
+        return future
+
+    def _settle(self, futures: Sequence[Future[Any]]) -> None:
+        """End turns until one of the futures is done."""
+        while not any(future.done() for future in futures):
+            turn = self._exchange(self._rest())
+            for answered in turn.answers:
+                ask, future = self._open.pop(answered.number)
+                answer = answered.answer
+                if ask.times:
+                    self.timing_s += answer.wall_s
+                else:
+                    self.building_s += answer.wall_s
+                if future.set_running_or_notify_cancel():
+                    future.set_result(answer)
+
+    def _rest(self) -> Rest:
+        asked = {ask.number for ask in self._asks}
+        cancelled = {number for number, (_, future) in self._open.items() if future.cancelled()}
+        for number in cancelled & asked:  # nobody has heard of these
+            del self._open[number]
+        asks, self._asks = tuple(ask for ask in self._asks if ask.number not in cancelled), []
+        renew, self._renew = self._renew, False
+        return Rest(asks=asks, withdrawn=tuple(sorted(cancelled - asked)), renew=renew, num_left=self._num_left)
+
+
+class Turns:
+    """Turns over a pipe.
+
+    Args:
+        lines: turns come from here.
+        rests: their ends go here.
+        move: takes this process to a core.
+    """
+
+    def __init__(self, lines: IO[str], rests: IO[str], move: Callable[[set[int]], None] = move_to) -> None:
+        self._lines, self._rests, self._move = lines, rests, move
+
+    def plan(self) -> dict[str, Any]:
+        """The work that is to be done: it comes before the first turn."""
+        plan: dict[str, Any] = json.loads(self._line())
+        return plan
+
+    def begin(self) -> Turn:
+        """Wait for a turn.
+
+        Raises:
+            KeyboardInterrupt: there will be none, as with Ctrl-C: what was measured is kept.
+        """
+        turn: Turn = from_json(Turn, json.loads(self._line()))
+        self._move({turn.core})
+        return turn
+
+    def exchange(self, rest: Rest) -> Turn:
+        """End a turn and wait for the next one."""
+        self.end(rest)
+        return self.begin()
+
+    def end(self, rest: Rest) -> None:
+        """End a turn, maybe the last one."""
+        self._rests.write(json.dumps(to_json(rest)) + "\n")
+        self._rests.flush()
+
+    def _line(self) -> str:
+        line = self._lines.readline()
+        if not line:
+            raise KeyboardInterrupt
+        return line
+
+
+def serve_turns(turns: Turns, tune: Tuning) -> None:
+    """Tune; how it ends is the last thing that is told."""
+    plan = turns.plan()
+    turns.begin()
+    try:
+        rest = Rest(ended=True, result=tune(plan, turns.exchange))
+    except ChanasError as error:
+        rest = Rest(ended=True, error=str(error), lacking=shortage(error))
+    except Exception as error:
+        with contextlib.suppress(OSError):  # the log may have no room either
+            traceback.print_exc()
+        rest = Rest(ended=True, error=describe(error, _NUM_CHARACTERS), lacking=shortage(error))
+    turns.end(rest)
+
+
+def main(tune: Tuning) -> None:
+    """Serve the turns of standard input; whatever is printed goes to standard error."""
+    rests = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        serve_turns(Turns(sys.stdin, rests), tune)
+    except KeyboardInterrupt:
+        sys.exit(130)

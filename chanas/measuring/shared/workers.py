@@ -12,13 +12,13 @@ from typing import Any
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ConfigError
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.pool import Compute
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
-from chanas.measuring.remote.pool import HeldDevices
+from chanas.measuring.fleet import Compute
+from chanas.measuring.messages import Answer
+from chanas.measuring.remote.held import HeldDevices
 from chanas.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
 from chanas.measuring.shared.timers import LocalTimer, RemoteTimer, Timer, raise_if_killed
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 from chanas.scheduler.jobs import DEVICE, HOST
 from chanas.scheduler.pools import PoolMaker
 from chanas.scheduler.resources import Resource
@@ -50,7 +50,7 @@ class Slot:
         if self.cluster is not None:
             return self.cluster.answer(ask)
         assert self.builder is not None
-        return raise_if_killed(self.builder.call(ask.read(), ask.timeout_s))
+        return raise_if_killed(self.builder.call(ask.request, ask.timeout_s))
 
 
 Work = Callable[[Slot], Any]
@@ -144,13 +144,6 @@ class SharedWorkers:
         for slot in self.slots:
             if slot.builder is not None:
                 slot.builder.close()
-
-
-@contextlib.contextmanager
-def open_shared_workers(target: HardwareTarget) -> Iterator[SharedWorkers]:
-    """The workers of this machine and its one device, with the cores that time kept free of this process."""
-    with open_kinds(target, [split_cores(target.num_threads)[0]], {}) as kinds:
-        yield kinds[""]
 
 
 @contextlib.contextmanager

@@ -15,10 +15,10 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
+from chanas.compiler.cpu.generic import OPAQUE
 from chanas.compiler.cpu.lowering import SIMPLIFIED
 from chanas.compiler.expressions import exp
-from chanas.models.definitions import OPAQUE
-from chanas.models.program import tiled_rows
+from chanas.compiler.program import tiled_rows
 
 # Rows of tokens that are computed at once: their sums stay in registers.
 _TILES = (8, 7, 6, 11, 9, 10, 13, 12, 5, 14, 4)

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chanas.compiler.comparison import Comparison, Draw, NetworkCase
+from chanas.compiler.cpu.module import ProgramModule
+from chanas.core.codec import fields_from_json
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.files.scratch import raise_if_full
-from chanas.measuring.answers import Answer
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S
-from chanas.measuring.local.pool import Pool
-from chanas.measuring.requests import BuildModule, CompareModule
-from chanas.measuring.wire import fields_from_json
-from chanas.models.module import ProgramModule
+from chanas.measuring.fleet import Pool
+from chanas.measuring.messages import Answer, Build, Compare, ModuleFile
 
 
 def build(
@@ -31,7 +30,7 @@ def build(
         MeasureError: it does not compile.
     """
     source.write_text(made.to_json())
-    answer = pool.build(BuildModule(target=target, library=library, module=source), timeout_s).result()
+    answer = pool.build(Build(target=target, what=ModuleFile(source), path=library), timeout_s).result()
     _require(answer, library, "can't be compiled")
 
 
@@ -49,7 +48,7 @@ def compare(
         MeasureError: it does not run.
     """
     NetworkCase(made.parameters, draws).save(case)
-    answer = pool.measure(CompareModule(library=library, case=case), timeout_s).result()
+    answer = pool.measure(Compare(library=library, case=case), timeout_s).result()
     _require(answer, library, "can't be run")
     found: Comparison = fields_from_json(Comparison, answer.result)
     return found

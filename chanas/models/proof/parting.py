@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from chanas.compiler.comparison import Difference, Draw, difference
+from chanas.compiler.cpu.module import ProgramModule, program_module
+from chanas.compiler.program import Program, TunedOperation
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.models.graph import numbered
 from chanas.models.lowering import with_outputs
-from chanas.models.module import ProgramModule, program_module
-from chanas.models.program import Program, TunedOperation
 from chanas.models.proof.comparing import build, compare
 from chanas.models.proof.reference import Reference
 from chanas.models.proof.rounding import Growth, allowed

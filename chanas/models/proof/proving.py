@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chanas.compiler.comparison import Comparison, Difference
+from chanas.compiler.cpu.module import ProgramModule
 from chanas.core.target import HardwareTarget
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import NETWORK
 from chanas.errors import ChanasError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.measuring.local.pool import OpenPool, Pool, open_workers
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildModule, MeasureModule
-from chanas.models.module import ProgramModule
+from chanas.measuring.fleet import OpenPool, Pool, open_workers
+from chanas.measuring.messages import ModuleFile, Outcome
 from chanas.models.proof.comparing import build, compare
 from chanas.models.proof.parting import first_difference
 from chanas.models.proof.reference import Reference
 from chanas.models.proof.uncertainty import with_uncertainty
 
-_ROUNDS, _SETTINGS = 9, TimingSettings(repeats=5, min_repeat_s=0.01)
+_ROUNDS = 9
 _FEWEST_ROUNDS, _ROUNDS_S = 3, 4.0
 """Rounds where the first one tells that more would take longer than so many seconds."""
 _TELLING = 1e-2
@@ -85,7 +84,17 @@ def prove(
                 said, draw = _verdict(compared, reference)
                 where = first_difference(made, reference, reference.draws[draw], target, pool, scratch)
                 raise MeasureError(f"{said}; {where}")
-            outcome = _timed(pool, BuildModule(target=target, library=library, module=source), case, num_rounds)
+            candidate = Candidate(
+                token=0,
+                what=ModuleFile(source),
+                target=target,
+                library=library,
+                case=case,
+                settings=NETWORK,
+                timeout_s=NETWORK_TIMEOUT_S,
+                keep_library=True,
+            )
+            outcome = _timed(candidate, pool, num_rounds)
         if outcome.seconds is None:
             raise MeasureError(f"the compiled network could not be timed: {outcome.error}")
     except ChanasError:
@@ -131,14 +140,7 @@ def _verdict(compared: Comparison, reference: Reference) -> tuple[str, int]:
     ), draw
 
 
-def _timed(pool: Pool, built: BuildModule, case: Path, num_rounds: int) -> Outcome:
-    candidate = Candidate(
-        token=0,
-        build=built,
-        timing=MeasureModule(library=built.library, case=case, settings=_SETTINGS),
-        timeout_s=NETWORK_TIMEOUT_S,
-        keep_library=True,
-    )
+def _timed(candidate: Candidate[int], pool: Pool, num_rounds: int) -> Outcome:
     line: CandidatePipeline[int] = CandidatePipeline(pool)
     start_s = time.monotonic()
     line.time_again(candidate)

@@ -14,7 +14,7 @@ import psutil
 
 from chanas.core.units import format_bytes
 from chanas.errors import ModelError
-from chanas.measuring.local.worker import memory_limit
+from chanas.measuring.worker.serve import memory_limit
 from chanas.network.inputs import random_inputs
 
 Array = npt.NDArray[Any]

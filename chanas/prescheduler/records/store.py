@@ -18,7 +18,7 @@ from chanas.compiler.backends import backend_of
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
-from chanas.measuring.outcomes import Reading
+from chanas.measuring.messages import Reading
 from chanas.prescheduler.records.schema import SCHEMA, migrate, version_of
 from chanas.prescheduler.records.tables import (
     BLOCKS,

@@ -18,17 +18,17 @@ from chanas.compiler.backends import backend_of
 from chanas.compiler.cases import random_network
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
+from chanas.core.effort import MIN_NETWORKS
 from chanas.core.genome import FloatArray
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.scratch import scratch_folder
-from chanas.measuring.local.pool import OpenPool
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.fleet import OpenPool
+from chanas.measuring.messages import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
 
-MIN_NETWORKS = 6
 # Shares of the L2 cache that may be left to weights, beside activations, code, and whoever shares the cache.
 _KNEES = (0.25, 0.5, 0.75, 1.0)
 # The fourth term must earn its place: by this share of the error, and this much of it.

@@ -3,20 +3,20 @@ tuning them was worth."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from chanas.compiler.backends import backend_of
 from chanas.core.arch import BlockConfig
-from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
-from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import OpenPool, open_workers
+from chanas.measuring.fleet import OpenPool
 from chanas.operators.steps import device_workloads
+from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.ideas import default_points
-from chanas.prescheduler.records.store import BlockRecord, RecordStore
-from chanas.prescheduler.tables.lut import BlockTask, StoredRounds, surroundings, time_blocks
+from chanas.prescheduler.records.store import RecordStore
+from chanas.prescheduler.session import open_session
 
 
 def time_default_blocks(
@@ -36,49 +36,14 @@ def time_default_blocks(
     """
     if not backend_of(target).has_default_schedules:
         return {}
-    store = RecordStore(records, target)
-    try:
-        found: dict[str, float | None] = {}
-        todo: list[BlockTask] = []
-        for block in dict.fromkeys(blocks):
-            keys = (workload.key for workload in device_workloads(block, target))
-            schedules = tuple(zip(keys, default_points(block, target), strict=True))
-            known = store.load_block(block.key, schedules)
-            if known is None:
-                todo.append((block, schedules, 0))
-            else:
-                found[block.key] = known.seconds
-        if todo:
-            found |= _timed(todo, store, task, target, open_pool, progress)
-        return {key: seconds for key, seconds in found.items() if seconds is not None}
-    finally:
-        store.close()
-
-
-def _timed(
-    todo: list[BlockTask],
-    store: RecordStore,
-    task: Task,
-    target: HardwareTarget,
-    open_pool: OpenPool | None,
-    progress: bool,
-) -> dict[str, float | None]:
-    found = {}
-    around = surroundings(task.space, task.num_classes, dtype=target.dtype)
-    with (
-        open_workers(target, open_pool) as (pool, scratch),
-        progress_bar(len(todo), "timing default schedules", "block", progress) as bar,
-    ):
-        pool.expect(len(todo))
-        canary = Canary(target, scratch, store.add_canary)
-        for (block, schedules, _), outcome in time_blocks(
-            todo, pool, target, scratch, around, canary, StoredRounds(store)
-        ):
-            drift = outcome.drift
-            store.add_block(
-                block.key, BlockRecord(schedules, outcome.seconds, outcome.spread_s, outcome.error, drift=drift)
-            )
-            found[block.key] = outcome.seconds
-            bar.update()
-            bar.set_postfix_str(f"{block.key}: {(outcome.seconds or 0) * 1e6:.1f} us", refresh=False)
-    return found
+    schedules = {
+        block: tuple(zip((w.key for w in device_workloads(block, target)), default_points(block, target), strict=True))
+        for block in blocks
+    }
+    with contextlib.closing(RecordStore(records, target)) as store:
+        found = {block: store.load_block(block.key, points) for block, points in schedules.items()}
+        if None in found.values():
+            around = surroundings(task.space, task.num_classes, dtype=target.dtype)
+            with open_session(store, target, around, progress, open_pool) as session:
+                found |= session.known_or_timed(schedules, text="timing default schedules")
+    return {block.key: record.seconds for block, record in found.items() if record and record.seconds is not None}

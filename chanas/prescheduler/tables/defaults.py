@@ -19,18 +19,18 @@ from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import BLOCK
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.locks import one_writer
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import open_workers
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildUntunedBlock, MeasureNetwork
-from chanas.prescheduler.tables.lut import Surroundings, surroundings
+from chanas.measuring.fleet import open_workers
+from chanas.measuring.messages import Outcome, UntunedBlock
+from chanas.prescheduler.blocks import Surroundings, surroundings
+from chanas.prescheduler.records.store import BlockRecord
+from chanas.prescheduler.tables.lut import row_of
 
 # A killed process loses no more blocks than this.
 _SAVE_EVERY = 16
-_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 7, 0.002, 0.02
 # Untuned loops are up to some fifty times as slow as tuned ones, and built by a compiler that unrolls them.
 _TIMEOUT_S = 120.0
 
@@ -65,11 +65,13 @@ def _candidate(
 ) -> Candidate[BlockConfig]:
     case, library = scratch / f"{block.key}.npz", scratch / f"{block.key}.so"
     plain_block_case(block).save(case)
-    settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, around.weight_bytes)
     return Candidate(
         token=block,
-        build=BuildUntunedBlock(target=target, library=library, block=block),
-        timing=MeasureNetwork(library=library, case=case, settings=settings),
+        what=UntunedBlock(block),
+        target=target,
+        library=library,
+        case=case,
+        settings=BLOCK.cold(around.weight_bytes),
         timeout_s=_TIMEOUT_S,
     )
 
@@ -166,12 +168,12 @@ def _fill(
     ):
         try:
             for block, outcome in measured:
-                if outcome.seconds is None:
+                row = row_of(BlockRecord((), outcome.seconds, outcome.spread_s), num_trials=0)
+                if row is None:
                     failed[block.key] = outcome.error or "no reason given"
                 else:
-                    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-                    lut.rows[block.key] = LUTRow(outcome.seconds, outcome.spread_s or 0.0, 0, (), now)
-                    bar.set_postfix_str(f"{block.key}: {outcome.seconds * 1e6:.1f} us")
+                    lut.rows[block.key] = row
+                    bar.set_postfix_str(f"{block.key}: {row.median_s * 1e6:.1f} us")
                 bar.update()
                 if len(lut.rows) % _SAVE_EVERY == 0:
                     lut.save(path)

@@ -14,8 +14,8 @@ import torch
 
 from chanas.compiler.cases import case_seed
 from chanas.core.arch import BlockConfig
-from chanas.measuring.local.locks import device_lock
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.locks import device_lock
+from chanas.measuring.messages import Outcome
 from chanas.network.static import block_module, randomise_statistics
 
 _CALLS = 25

@@ -18,9 +18,9 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.core.units import format_latency
 from chanas.errors import ConfigError, LUTError
-from chanas.measuring.local.pool import OpenPool, open_workers
+from chanas.measuring.fleet import OpenPool, open_workers
+from chanas.prescheduler.blocks import BlockTask, surroundings, time_blocks
 from chanas.prescheduler.tables.calibrate import draw_architectures, measure_networks
-from chanas.prescheduler.tables.lut import BlockTask, surroundings, time_blocks
 from chanas.prescheduler.tables.networks import check_schedules
 
 # Networks are drawn with other seeds than those of the calibration, so that they were left out of its fit.

@@ -12,23 +12,21 @@ from pathlib import Path
 
 import chanas
 from chanas.compiler.backends import backend_of
-from chanas.compiler.cases import ReferenceCase
+from chanas.compiler.cases import ReferenceCase, network_case
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget, tvm_version
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import NETWORK
 from chanas.errors import LUTError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
-from chanas.measuring.local.pool import OpenPool, Pool, open_workers
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildNetwork, MeasureNetwork
-from chanas.network.folding import Array
+from chanas.measuring.fleet import OpenPool, Pool, open_workers
+from chanas.measuring.messages import NetworkAt, Outcome
+from chanas.operators.precision import Array
 from chanas.prescheduler.tables.untried import replace_failing
 
-# Short rounds tell more than a third as many of 15 repeats, which take as long: what disturbs outlasts either.
-_ROUNDS_PER_PROCESS, _SETTINGS = 3, TimingSettings(repeats=5, min_repeat_s=0.01)
+_ROUNDS_PER_PROCESS = 3
 # Where the pages of its weights compete for a cache, a network's time differs from process to process.
 _PROCESSES, _MOST_PROCESSES, _AGREEMENT = 3, 5, 0.05
 
@@ -95,7 +93,7 @@ def _case(job: NetworkJob, target: HardwareTarget) -> ReferenceCase:
             f"expected at least {target.batch} images of a network for {target.name}, got {len(job.images)}"
         )
     images, logits = job.images[: target.batch], job.logits[: target.batch]
-    return backend_of(target).network_case(job.blocks, job.parameters, images, logits, target)
+    return network_case(job.blocks, job.parameters, images, logits, target)
 
 
 def compile_networks(
@@ -220,8 +218,11 @@ def _candidate(index: int, job: NetworkJob, lut: LatencyLUT, target: HardwareTar
     _case(job, target).save(case)
     return Candidate(
         token=index,
-        build=BuildNetwork(target=target, library=job.library, blocks=job.blocks, points=block_points(lut, job.blocks)),
-        timing=MeasureNetwork(library=job.library, case=case, settings=_SETTINGS),
+        what=NetworkAt(job.blocks, block_points(lut, job.blocks)),
+        target=target,
+        library=job.library,
+        case=case,
+        settings=NETWORK,
         timeout_s=NETWORK_TIMEOUT_S,
         keep_library=True,
     )

@@ -11,7 +11,7 @@ from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
-from chanas.measuring.local.pool import Pool
+from chanas.measuring.fleet import Pool
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ranked_points

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from chanas.compiler.backends import backend_of, case_of
+from chanas.compiler.backends import backend_of
+from chanas.compiler.cases import case_of
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.timing import TimingSettings
-from chanas.measuring.answers import Answer
 from chanas.measuring.canary import NOISE
-from chanas.measuring.local.pool import Pool
-from chanas.measuring.requests import BuildOperator, Measure
+from chanas.measuring.fleet import Pool
+from chanas.measuring.messages import Answer, Build, Measure, OperatorAt
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ranked_points
 
@@ -83,7 +83,7 @@ def _build(target: HardwareTarget, pool: Pool, scratch: Path) -> list[tuple[Meas
     started = []
     for i, point in enumerate(ranked_points(workload, target, _NUM_POINTS)):
         library = scratch / f"speed-{target.dtype}-{i}.so"
-        build = BuildOperator(target=target, library=library, workload=workload, point=point)
+        build = Build(target=target, what=OperatorAt(workload, point), path=library)
         timing = Measure(library=library, case=case, settings=_SETTINGS)
         started.append((timing, pool.build(build, _TIMEOUT_S)))
     return started

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chanas.core.target import HardwareTarget
-from chanas.measuring.answers import WorkerError
+from chanas.measuring.messages import WorkerError
 from chanas.prescheduler.records.store import TuningRecord
 
 NUM_ALIKE = 12

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.compiler.backends import case_of, schedule_space
-from chanas.compiler.cases import case_seed
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import case_of, case_seed
 from chanas.compiler.space import Point
+from chanas.core.effort import Effort
 from chanas.core.genome import FloatArray
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import TRIAL, TURNS
 from chanas.errors import MeasureError
 from chanas.measuring.canary import Canary
 from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
-from chanas.measuring.local.pool import Pool
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildOperator, BuildOperators, Measure, MeasureInTurns
+from chanas.measuring.fleet import Pool
+from chanas.measuring.messages import OperatorAt, OperatorsAt, Outcome
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
@@ -32,7 +32,7 @@ from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
 from chanas.prescheduler.tuning.cost_model.history import CostModel
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, remedy
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 # Jobs under way at a time, for each device: enough that it always has something to time while others learn.
@@ -45,8 +45,6 @@ _LEAST_IMPROVEMENT = 1e-4
 _NUM_SCOUTS = 4
 # The best so far is kept so often, or less where keeping it would take more than this share of the time.
 _KEEP_EVERY_S, _KEEPING_SHARE = 60.0, 0.1
-_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD = 5, 0.001, 0.04
-_TURNS, _MIN_TURN_S = 15, 0.002
 
 
 @dataclass(frozen=True)
@@ -77,10 +75,8 @@ class TuningJobs:
     pool: Pool
     target: HardwareTarget
     store: RecordStore
-    config: TuneConfig
+    effort: Effort
     scratch: Path
-    model: str = "gp"
-    seed: int = 0
     cold_bytes: int = 0
     code_copies: int = 1
     canary: Canary | None = None
@@ -94,6 +90,7 @@ class TuningJobs:
     """Keeps what was found so far. It is called about once a minute, while nothing is under way."""
     suggested: Mapping[Workload, Sequence[Point]] = field(default_factory=dict)
     """Points that are tried first, by workload."""
+    search: Search = DEFAULT_SEARCH
     _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """Compiled libraries that may have to be timed again: they are not compiled twice."""
@@ -136,7 +133,7 @@ class TuningJobs:
         tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
         self._keep_at_s = self.clock() + _KEEP_EVERY_S
         self._rivals = _rivals_of(alternatives)
-        num_alike = max(NUM_ALIKE, self._num_active * max(self.config.num_initial, self.config.batch_size))
+        num_alike = max(NUM_ALIKE, self._num_active * max(self.search.num_initial, self.search.batch_size))
         self._watch = FamilyWatch({w.op for w, t in tuners.items() if t.best is not None}, num_alike)
         self._note_warm_start(tuners.values())
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
@@ -172,7 +169,7 @@ class TuningJobs:
     def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
         """Trials of the common budget that were not made yet; families that were given up have no part in it."""
         open_ = [t for w, t in tuners.items() if w.op not in self.failed_families]
-        total = sum(min(self.config.num_trials, t.num_tried + t.room) for t in open_)
+        total = sum(min(self.effort.num_trials, t.num_tried + t.room) for t in open_)
         return max(0, total - sum(t.num_tried for t in open_))
 
     def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
@@ -182,7 +179,7 @@ class TuningJobs:
         its order holds here, then the best of each other operator there, then its other first points; where the order
         holds, all further trials are of the common budget.
         """
-        num_initial, known = self.config.num_initial, [t for t in self._ordered(tuners) if t.prior is not None]
+        num_initial, known = self.search.num_initial, [t for t in self._ordered(tuners) if t.prior is not None]
         for some, limit in ((known[:_NUM_SCOUTS], num_initial), (known, 1), (known, num_initial)):
             for tuner in tuners.values():
                 tuner.limit = tuner.num_tried
@@ -190,7 +187,8 @@ class TuningJobs:
                 tuner.limit = max(tuner.num_tried, limit)
             if any(tuner.num_left for tuner in tuners.values()):
                 yield
-        bases = [num_initial if t.trusts_prior else self.config.base_trials for t in tuners.values()]
+        first = min(self.effort.num_trials, max(num_initial, self.effort.first_trials))
+        bases = [num_initial if t.trusts_prior else first for t in tuners.values()]
         granted = np.array([base - t.num_tried for base, t in zip(bases, tuners.values(), strict=True)])
         while True:
             for tuner, num in zip(tuners.values(), granted, strict=True):
@@ -199,7 +197,7 @@ class TuningJobs:
             left = 0 if self._is_late else self._num_left(tuners)
             if not left:
                 return
-            num = min(left, max(self._num_active * self.config.batch_size, left // 2))
+            num = min(left, max(self._num_active * self.search.batch_size, left // 2))
             room = np.array([0 if w.op in self.failed_families else t.room for w, t in tuners.items()], dtype=np.int64)
             granted = hand_out(num, self._claims(tuners, counts), room)
             if not granted.any():
@@ -212,12 +210,12 @@ class TuningJobs:
     def _claims(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> FloatArray:
         """float64[W]; a workload that expects no improvement above the noise is noted and not asked again.
 
-        Without `TuneConfig.early_stop` each that has points left claims something.
+        Without `Effort.early_stop` each that has points left claims something.
         """
         improvements, rivals_s = [], self._rivals_s(tuners)
         for workload, tuner in tuners.items():
             given_up = self.store.num_trials_at_stop(workload.key)
-            if self.config.early_stop and given_up is not None and tuner.num_tried <= given_up:
+            if self.effort.early_stop and given_up is not None and tuner.num_tried <= given_up:
                 improvements.append(0.0)
                 continue
             rival_s = rivals_s[workload]
@@ -226,11 +224,11 @@ class TuningJobs:
                 improvement = tuner.promise(rival_s)
                 self._improvements[workload] = tuner.num_tried, rival_s, improvement
             improvements.append(improvement)
-            if self.config.early_stop and tuner.room and improvement < tuner.noise and (tuner.best_s or 0.0) <= rival_s:
+            if self.effort.early_stop and tuner.room and improvement < tuner.noise and (tuner.best_s or 0.0) <= rival_s:
                 self.store.stop(workload.key, tuner.num_tried, improvement, tuner.noise)
         seconds = [min(tuner.best_s or 0.0, rivals_s[workload]) for workload, tuner in tuners.items()]
         shares = latency_shares(np.array(seconds), counts)
-        if not self.config.early_stop:
+        if not self.effort.early_stop:
             return claims(shares, np.maximum(improvements, _LEAST_IMPROVEMENT), np.zeros(len(tuners)))
         return claims(shares, np.array(improvements), np.array([t.noise for t in tuners.values()]))
 
@@ -340,12 +338,15 @@ class TuningJobs:
 
     def _tuner(self, workload: Workload) -> OperatorTuner:
         if workload.op not in self._models:
-            self._models[workload.op] = cost_model(self.model, self.target, self.seed, self.pool.compute)
+            self._models[workload.op] = cost_model(
+                self.effort.cost_model, self.target, self.effort.seed, self.pool.compute
+            )
         space, kept = schedule_space(workload, self.target), self.store.load(workload.key)
-        seed = (self.seed << 32) + case_seed(workload.key)
+        seed = (self.effort.seed << 32) + case_seed(workload.key)
         prior = None if self.warm_start is None else self.warm_start.prior(space)
         suggested = self.suggested.get(workload, ())
-        return OperatorTuner(space, self._models[workload.op], self.config, kept, seed, prior, suggested)
+        model, num_trials = self._models[workload.op], self.effort.num_trials
+        return OperatorTuner(space, model, num_trials, kept, seed, prior, suggested, self.search)
 
     def _note_warm_start(self, tuners: Iterable[OperatorTuner]) -> None:
         """Keep what another device's records are to these operators, and what became of it."""
@@ -384,7 +385,7 @@ class TuningJobs:
             return
         best_s = job.tuner.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
-        for point in () if self._is_late else job.tuner.ask(self.config.batch_size):
+        for point in () if self._is_late else job.tuner.ask(self.search.batch_size):
             self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
         if job.outstanding or job.again or not settle:
             return
@@ -399,11 +400,15 @@ class TuningJobs:
     def _candidate(self, job: _Job, ask: _Ask, hopeless_s: float | None) -> Candidate[_Ask]:
         (point,) = ask.points
         library = self.scratch / f"{job.workload.key}-{'_'.join(map(str, point))}.so"
-        settings = TimingSettings(_REPEATS, _MIN_REPEAT_S, _MAX_SPREAD, self.cold_bytes, self.code_copies)
+        settings = TRIAL.cold(self.cold_bytes, self.code_copies)
         return Candidate(
             token=ask,
-            build=BuildOperator(target=self.target, library=library, workload=job.workload, point=point),
-            timing=Measure(library=library, case=job.case, settings=settings, hopeless_s=hopeless_s),
+            what=OperatorAt(job.workload, point),
+            target=self.target,
+            library=library,
+            case=job.case,
+            settings=settings,
+            hopeless_s=hopeless_s,
             keep_library=True,
             family=job.workload.key,
         )
@@ -412,17 +417,14 @@ class TuningJobs:
         """The best points of a workload again, in turns; what is compiled already is not compiled again."""
         num, kept = len(ask.points), self._libraries.get(job.workload, {})
         library = self.scratch / f"{job.workload.key}-again-{num}-{'_'.join(map(str, ask.points[0]))}"
-        settings = TimingSettings(_TURNS, _MIN_TURN_S, cold_bytes=self.cold_bytes, code_copies=self.code_copies)
+        settings = TURNS.cold(self.cold_bytes, self.code_copies)
         return Candidate(
             token=ask,
-            build=BuildOperators(
-                target=self.target,
-                library=library,
-                workload=job.workload,
-                points=ask.points,
-                compiled=[kept.get(point) for point in ask.points],
-            ),
-            timing=MeasureInTurns(library=library, case=job.case, num=num, settings=settings),
+            what=OperatorsAt(job.workload, ask.points, [kept.get(point) for point in ask.points]),
+            target=self.target,
+            library=library,
+            case=job.case,
+            settings=settings,
             timeout_s=num * BUILD_TIMEOUT_S,
             family=job.workload.key,
         )

@@ -9,24 +9,23 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.compiler.backends import case_of, schedule_space
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import case_of
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
-from chanas.devices.timing import TimingSettings
+from chanas.devices.timing import ONCE
 from chanas.errors import MeasureError, ScheduleError
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.local.pool import Pool
-from chanas.measuring.requests import BuildOperator, Measure
+from chanas.measuring.fleet import Pool
+from chanas.measuring.messages import OperatorAt
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning.give_up import describe_errors, remedy
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 PREFIX = "preflight-"
 """Prefix of the names of a check's files."""
 # A family fails when so many points of its operator do: one that is beyond a compiler says little of the others.
 _NUM_POINTS = 3
-_ONCE = TimingSettings(repeats=1, min_repeat_s=1e-6)
 _SMALL: tuple[Workload, ...] = (
     Workload("conv", 8, 3, 16, 3, 2, "hswish"),
     Workload("blockconv", 8, 16, 16, 3, 1, "relu"),
@@ -132,25 +131,27 @@ def _candidate(workload: Workload, point: Point, target: HardwareTarget, case: P
     library = case.with_name(f"{case.stem}-{'_'.join(map(str, point))}.so")
     return Candidate(
         token=workload,
-        build=BuildOperator(target=target, library=library, workload=workload, point=point),
-        timing=Measure(library=library, case=case, settings=_ONCE),
+        what=OperatorAt(workload, point),
+        target=target,
+        library=library,
+        case=case,
+        settings=ONCE,
     )
 
 
 def remaining_workloads(
-    workloads: Sequence[Workload], target: HardwareTarget, store: RecordStore, config: TuneConfig
+    workloads: Sequence[Workload], target: HardwareTarget, store: RecordStore, num_trials: int
 ) -> list[Workload]:
-    """The workloads that a tuning with kept records would still make trials of; of a common budget, all with room."""
+    """The workloads that a tuning with kept records may still make trials of: all with untried points, as long as the
+    common budget is not used up."""
     tried, size = {}, {}
     for workload in workloads:
         space = schedule_space(workload, target)
         tried[workload] = sum(space.contains(r.point) for r in store.load(workload.key))
         size[workload] = space.num_points
-    budget = sum(min(config.num_trials, size[w]) for w in workloads)
-    if config.shared and sum(tried.values()) >= budget:
+    if sum(tried.values()) >= sum(min(num_trials, size[w]) for w in workloads):
         return []
-    most = {w: size[w] if config.shared else min(config.num_trials, size[w]) for w in workloads}
-    return [w for w in workloads if tried[w] < most[w]]
+    return [w for w in workloads if tried[w] < size[w]]
 
 
 def require_families(workloads: Sequence[Workload], target: HardwareTarget, pool: Pool, scratch: Path) -> None:

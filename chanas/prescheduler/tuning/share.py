@@ -15,18 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chanas.core.genome import FloatArray
-from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import Idea, ideas
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import try_points
-
-
-def check_share(share: float) -> None:
-    """Raise ConfigError where a share is not above 0 and at most 1."""
-    if not 0.0 < share <= 1.0:
-        raise ConfigError(f"expected --tune-share above 0 and at most 1, got {share:g}")
 
 
 @dataclass(frozen=True)

@@ -33,17 +33,9 @@ _NUM_JUDGED = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TuneConfig:
-    """Settings of the exploration of one operator."""
+class Search:
+    """Constants of the exploration of one operator."""
 
-    num_trials: int = 16
-    """Schedule points tried in all, kept records included; with `shared` on average over the operators."""
-    shared: bool = False
-    """Distribute the second half of the trials to the operators that take most time and promise most (`budget`)."""
-    num_base: int | None = None
-    """With `shared`: trials that each operator has before the others are distributed; half of all by default."""
-    early_stop: bool = True
-    """With `shared`: make no more trials of an operator where no improvement above the noise is expected."""
     num_initial: int = 4
     """Size of the initial set H."""
     batch_size: int = 4
@@ -63,11 +55,8 @@ class TuneConfig:
     min_tau: float = 0.0
     """A prior whose forecast of the first points correlates less than this with their seconds (Kendall) is dropped."""
 
-    @property
-    def base_trials(self) -> int:
-        """Trials of each operator before the others are distributed."""
-        base = self.num_trials // 2 if self.num_base is None else self.num_base
-        return min(self.num_trials, max(self.num_initial, base))
+
+DEFAULT_SEARCH = Search()
 
 
 class Tuner(Protocol):
@@ -91,23 +80,24 @@ class OperatorTuner:
         self,
         space: ScheduleSpace[Any],
         model: CostModel,
-        config: TuneConfig,
+        num_trials: int,
         kept: Sequence[TuningRecord],
         seed: int,
         prior: Prior | None = None,
         suggested: Sequence[Point] = (),
+        search: Search = DEFAULT_SEARCH,
     ) -> None:
         self.space = space
-        self._model, self._config = model, config
+        self._model, self._search = model, search
         self._rng = np.random.default_rng(seed)
         self._records = {r.point: r for r in kept if space.contains(r.point)}
         self._num_kept = len(self._records)
-        self.limit = config.num_trials
+        self.limit = num_trials
         """Points tried in all, kept records included; may be raised when they are used up."""
         self._suggested = tuple(p for p in suggested if space.contains(p))
         self._prior = prior
         self._predicted: dict[Point, float] = {}
-        self._guard = Guard(_NUM_JUDGED, lambda _: config.min_tau)
+        self._guard = Guard(_NUM_JUDGED, lambda _: search.min_tau)
         self.prior_dropped = False
         if prior is not None:
             model.history.add_elsewhere(space, prior)
@@ -129,7 +119,7 @@ class OperatorTuner:
         """True if there is a prior that was right about this operator or, before that is known, about most others."""
         if self._prior is None or self.prior_dropped:
             return False
-        unguarded = self._config.min_tau <= -1.0
+        unguarded = self._search.min_tau <= -1.0
         return self.tau is not None or unguarded or not self._prior.trust.is_lost
 
     @property
@@ -166,8 +156,8 @@ class OperatorTuner:
             return []
         if suggested := [p for p in self._suggested if p not in tried]:
             return suggested[:num]
-        if len(self._records) < self._config.num_initial or not valid:
-            num = min(max(num, self._config.num_initial - len(self._records)), self.num_left)
+        if len(self._records) < self._search.num_initial or not valid:
+            num = min(max(num, self._search.num_initial - len(self._records)), self.num_left)
             if not self.trusts_prior:
                 self._drop_prior()
             elif self._prior is not None and not self._prior.trust.is_established:
@@ -179,16 +169,16 @@ class OperatorTuner:
                 self.space,
                 [r.point for r in valid],
                 seconds,
-                self._config.num_children,
+                self._search.num_children,
                 self._rng,
-                self._config.gamma,
+                self._search.gamma,
                 exclude=tried,
             )
             drawn = [p for p in self.space.shuffled(self._rng) if p not in tried]
-            candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._config.num_drawn)]]))
+            candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._search.num_drawn)]]))
         mean, deviation = self._model.predict(self.space, candidates)
-        score = mean - self._config.exploration * deviation
-        num_random = int(self._rng.binomial(num, self._config.random_share))
+        score = mean - self._search.exploration * deviation
+        num_random = int(self._rng.binomial(num, self._search.random_share))
         order = np.argsort(score, kind="stable")
         chosen = list(order[: num - num_random])
         chosen += list(self._rng.permutation(order[num - num_random :])[:num_random])
@@ -201,8 +191,8 @@ class OperatorTuner:
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
         left = ([p for p in points if p in score] for points in prior.points)
         best = list(dict.fromkeys(min(points, key=score.__getitem__) for points in left if points))
-        whole = max(num_valid + num, self._config.num_initial)
-        num_spread = min(round(self._config.spread_share * whole), max(0, whole - 1))
+        whole = max(num_valid + num, self._search.num_initial)
+        num_spread = min(round(self._search.spread_share * whole), max(0, whole - 1))
         chosen = best[: min(num, max(0, whole - num_spread - num_valid))]
         rest = [p for p in untried if p not in set(chosen)]
         predicted = self._model.predict_from_prior(self.space, rest) if rest else None
@@ -258,9 +248,9 @@ class OperatorTuner:
                 self.space,
                 [r.point for r in valid],
                 seconds,
-                self._config.num_children,
+                self._search.num_children,
                 rng,
-                self._config.gamma,
+                self._search.gamma,
                 exclude=tried,
             )
         mean, deviation = self._model.predict(self.space, points)

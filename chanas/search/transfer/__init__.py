@@ -1,3 +1,3 @@
-"""Latencies of whole networks on a new device, from few measurements there and those of many networks on known devices.
+"""Latencies of whole networks on a new device, from few measurements there and many elsewhere.
 In: features of architectures, log latencies on known devices, a few on the new one. Out: a latency and its standard
 deviation for each network. No command uses it yet; `benchmarks/transfer.py` says what it is worth."""

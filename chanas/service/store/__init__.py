@@ -1,1 +1,1 @@
-"""The state of the service in one SQLite file, jobs, tokens, uploads and the use of devices, and the uploaded files."""
+"""The state of the service in one SQLite file: jobs, tokens, uploads, use of devices. Uploaded files lie beside it."""

@@ -1,1 +1,1 @@
-"""The elastic network: layers whose shape is chosen at each step, and statistics recalibrated for a sub-network."""
+"""The elastic network: layers whose shape is chosen at each step, statistics recalibrated."""

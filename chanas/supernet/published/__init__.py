@@ -1,1 +1,1 @@
-"""Supernets that others trained and published: a file of theirs in, the weights of our supernet out."""
+"""Supernets that others published: a file of theirs in, the weights of our supernet out."""

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from chanas.core.effort import NetworkEffort, TableEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.files.run import RunDirectory
 from chanas.measuring.devices import HoldDevice
-from chanas.measuring.local.pool import OpenPool
-from chanas.measuring.shared.pool import Exchange, SharedPool
-from chanas.measuring.shared.serving import main
+from chanas.measuring.fleet import OpenPool
+from chanas.measuring.shared.turns import Exchange, SharedPool, main
 from chanas.workflows.jobs.plan import JobPlan
 
 COMMAND = ("-m", "chanas.workflows.jobs.client")
@@ -37,16 +37,14 @@ def hold_shared(plan: dict[str, Any], exchange: Exchange) -> HoldDevice:
 
 
 def _tune_table(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
-    from chanas.workflows.stages.tuning import Tuning, preschedule
+    from chanas.workflows.stages.tuning import preschedule
 
-    tuning = Tuning(job.trials, job.sub_spaces, job.cost_model, job.calibrate, job.warm_start, job.tune_share)
     summary = preschedule(
         RunDirectory(job.run),
         usage,
         space=job.space,
         num_classes=job.num_classes,
-        tuning=tuning,
-        seed=job.seed,
+        effort=job.effort(TableEffort),
         hold=hold,
     )
     return {
@@ -60,13 +58,12 @@ def _tune_table(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
 
 def _tune_network(job: JobPlan, usage: Usage, hold: HoldDevice) -> dict[str, Any]:
     from chanas.workflows.models.chain import Model
-    from chanas.workflows.models.effort import Effort
     from chanas.workflows.models.saving import default_folder
 
     loaded = Model.load(job.model or "", job.shapes)
-    effort = Effort(job.trials, job.minutes, job.cost_model, job.warm_start, job.early_stop, job.tune_share)
     folder = job.out or default_folder(job.run, loaded.name, usage, loaded.opened.shapes)
-    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), seed=job.seed, folder=folder, hold=hold)
+    effort = job.effort(NetworkEffort)
+    tuned = loaded.tune(usage, effort=effort, run=RunDirectory(job.run), folder=folder, hold=hold)
     built = tuned.build()
     saved = built.save(folder)
     return {

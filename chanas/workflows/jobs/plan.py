@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from chanas.core.effort import NetworkEffort, TableEffort
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.yaml_files import read_mapping
@@ -19,6 +21,9 @@ EXCLUSIVE = tuple(name for name, make in POLICIES.items() if not make().shares)
 """Policies that let no two stages disturb each other."""
 
 _NAME = re.compile(r"[\w.-]+")
+
+
+AnyEffort = TypeVar("AnyEffort", TableEffort, NetworkEffort)
 
 
 class DevicePlan(BaseModel):
@@ -69,30 +74,23 @@ def check_devices(devices: Sequence[DevicePlan], usage: Usage) -> None:
         raise ValueError("no two devices may have a core or a key in common")
 
 
-class JobPlan(BaseModel):
+class JobPlan(BaseModel, TableEffort, NetworkEffort, extra="forbid", frozen=True):
     """A tuning: of a network where there is a `model`, else of a latency table. Names are those of the options of
-    `chanas tune` and `chanas prescheduler`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    `chanas tune` and `chanas prescheduler`, and of their efforts' fields."""
 
     name: str = Field(min_length=1, max_length=60)
     run: Path
     model: str | None = None
     out: Path | None = None
     minutes: float | None = Field(default=None, gt=0)
-    early_stop: bool = True
     shapes: dict[str, tuple[int, ...]] = {}
     space: str | None = None
     num_classes: int | None = Field(default=None, ge=1)
-    sub_spaces: tuple[str, ...] = ()
     calibrate: int = Field(default=12, ge=0)
     dtype: str = "f32"
     batch: int = Field(default=1, ge=1)
     trials: int | None = Field(default=None, ge=1)
-    cost_model: str = "gp"
-    warm_start: str | None = None
     tune_share: float = Field(default=1.0, gt=0, le=1)
-    seed: int = 0
     key: str | None = None
     user: str = ""
     priority: int = 0
@@ -109,6 +107,14 @@ class JobPlan(BaseModel):
             kind = "a table (no 'model')" if self.model is None else "a network"
             raise ValueError(f"{', '.join(sorted(wrong))} can't be set for {kind}")
         return self
+
+    def effort(self, kind: type[AnyEffort]) -> AnyEffort:
+        """The effort of the job's table, or of its network.
+
+        Raises:
+            ConfigError: a number is out of its range.
+        """
+        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})
 
 
 class JobsFile(BaseModel):

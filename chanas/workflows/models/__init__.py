@@ -1,1 +1,1 @@
-"""Finished networks from elsewhere: opened, tuned, built, saved, run, and compared with other runtimes."""
+"""Finished networks: opened, tuned, built, saved, run, and compared with other runtimes."""

@@ -20,29 +20,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas import __version__, interrupts
+from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.errors import ChanasError, MeasureError, ModelError, TargetError, describe
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.workflows.models.effort import DEFAULT_EFFORT, Effort
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
+    from chanas.compiler.cpu.module import ProgramModule
+    from chanas.compiler.program import Program
     from chanas.core.target import HardwareTarget
     from chanas.measuring.devices import HoldDevice
-    from chanas.measuring.local.pool import OpenPool, Pool
+    from chanas.measuring.fleet import OpenPool
     from chanas.models.graph import Graph
-    from chanas.models.module import ProgramModule
-    from chanas.models.program import Program
     from chanas.models.proof.proving import Proof
     from chanas.models.proof.reference import Reference
     from chanas.models.sources.model import OpenedModel
     from chanas.prescheduler.program import Choices, TunedOperators
-    from chanas.prescheduler.records.store import RecordStore
+    from chanas.prescheduler.session import Session
 
-DEFAULT_FOLDER = Path("tuned")
+DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
 _MAX_TEXT = 160
 
 
@@ -167,7 +167,7 @@ class LoadedModel:
         self,
         target: Usage | str = HERE,
         *,
-        effort: Effort = DEFAULT_EFFORT,
+        effort: NetworkEffort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
         folder: Path | None = None,
     ) -> list[str]:
@@ -178,11 +178,15 @@ class LoadedModel:
         """
         from chanas.measuring.devices import timing_device
         from chanas.models.lowering import lower
+        from chanas.prescheduler.tuning.cost_model.models import check_name
+        from chanas.prescheduler.tuning.warm_start import open_warm_start
 
+        check_name(effort.cost_model)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             _require_cpu_float32(hardware)
-            effort.settings(place, hardware, 0)
+            if effort.warm_start is not None:
+                open_warm_start(effort.warm_start, place, hardware)
             return _plan_lines(self, lower(self.graph, hardware), hardware, effort, folder)
 
     def tune(
@@ -190,9 +194,8 @@ class LoadedModel:
         target: Usage | str = HERE,
         trials: int | None = None,
         *,
-        effort: Effort = DEFAULT_EFFORT,
+        effort: NetworkEffort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
-        seed: int = 0,
         progress: bool = True,
         folder: Path | None = None,
         hold: HoldDevice | None = None,
@@ -210,58 +213,65 @@ class LoadedModel:
             hold: gets hold of the device, here and in `build`; by default `timing_device`.
 
         Raises:
-            ConfigError: the effort is none, or in `folder` is something else than a tuned network.
+            ConfigError: there is no such cost model, or in `folder` is something else than a tuned network.
             ModelError: its weights are more than a worker may hold, or the framework's own outputs are not finite.
             TargetError: the target is unknown, is a GPU, or has no kernels for finished networks in the dtype.
             MeasureError: it cannot be built, or is wrong, with the schedules that are known before tuning.
             RunBusyError: another process tunes with the same records.
         """
         from chanas.measuring.devices import timing_device
-        from chanas.measuring.local.pool import open_workers
         from chanas.models.lowering import lower
         from chanas.models.proof.reference import reference_of
-        from chanas.prescheduler.program import TunedOperators, check_provable, first_choices, tune_program
+        from chanas.prescheduler.program import TunedOperators, around, check_provable, first_choices, tune_program
         from chanas.prescheduler.records.store import RecordStore
+        from chanas.prescheduler.session import open_session
+        from chanas.prescheduler.tuning.cost_model.models import check_name
+        from chanas.prescheduler.tuning.warm_start import open_warm_start
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
             effort = dataclasses.replace(effort, trials=trials)
+        check_name(effort.cost_model)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()
         with (hold or timing_device)(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
-            settings = effort.settings(place, hardware, seed)
+            named = effort.warm_start
+            warm_start = None if named is None else open_warm_start(named, place, hardware)
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
                 program = lower(self.graph, hardware)
             check_provable(program)
             if progress:
                 announce(_plan_lines(self, program, hardware, effort, folder))
             with watch.step("answer"):
-                reference = reference_of(self.opened, self.graph, seed)
-            with one_writer(place.records), open_workers(hardware, open_pool) as (pool, scratch):
-                store = RecordStore(place.records, hardware)
-                try:
-                    first = first_choices(program, hardware, store)
-                    known = TunedOperators(first)
-                    draft = TunedModel(self, usage, hardware, program, known, seed, watch, reference, hold)
-                    best = _BestSoFar(draft, store, pool, scratch, folder)
-                    with watch.step("first build"), named_wait("building the network with likely schedules", progress):
-                        built_s = best.begin()
-                    if effort.minutes is not None:
-                        deadline_s = begin_s + 60.0 * effort.minutes - built_s
-                        settings = dataclasses.replace(settings, deadline_s=deadline_s)
-                    with watch.step("tune"), interrupts.keeping(best.describe):
-                        tuned = tune_program(
-                            program, hardware, store, settings, pool, scratch, progress=progress, keep_best=best.offer
-                        )
-                finally:
-                    store.close()
+                reference = reference_of(self.opened, self.graph, effort.seed)
+            with (
+                one_writer(place.records),
+                contextlib.closing(RecordStore(place.records, hardware)) as store,
+                open_session(store, hardware, around(program), progress, open_pool) as session,
+            ):
+                first = first_choices(program, hardware, store)
+                known = TunedOperators(first)
+                draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)
+                best = _BestSoFar(draft, session, folder)
+                with watch.step("first build"), named_wait("building the network with likely schedules", progress):
+                    built_s = best.begin()
+                minutes = math.inf if effort.minutes is None else effort.minutes
+                with watch.step("tune"), interrupts.keeping(best.describe):
+                    tuned = tune_program(
+                        program,
+                        session,
+                        effort,
+                        warm_start=warm_start,
+                        deadline_s=begin_s + 60.0 * minutes - built_s,
+                        keep_best=best.offer,
+                    )
             return dataclasses.replace(draft, tuned=tuned, watch=watch, best=best.built, told=best.told)
 
 
 def _plan_lines(
-    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: Effort, folder: Path | None
+    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: NetworkEffort, folder: Path | None
 ) -> list[str]:
     """Lines about the operators that are tuned, their target, and about how long that takes."""
     from chanas.bundle.tuned import remark_of
@@ -270,8 +280,7 @@ def _plan_lines(
 
     remark = remark_of(loaded.opened.origin)
     workloads = program.workloads()
-    each = effort.most_trials
-    most = sum(min(each, schedule_space(w, target).num_points) for w in workloads)
+    most = sum(min(effort.num_trials, schedule_space(w, target).num_points) for w in workloads)
     seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
     seconds = min(seconds, TRIAL_S * most)
     return [
@@ -346,8 +355,8 @@ class TunedModel:
 
     def build_with(self, open_pool: OpenPool | None) -> BuiltModel:
         """Build the network as `build` does, in workers that are there."""
+        from chanas.compiler.cpu.module import program_module
         from chanas.files.scratch import scratch_folder
-        from chanas.models.module import program_module
         from chanas.models.proof.proving import prove
 
         watch = self.watch.copy()
@@ -373,8 +382,8 @@ def _schedules(model: TunedModel) -> dict[Any, Any]:
 class _BestSoFar:
     """The fastest program of a network that was built while it is tuned, in its folder as soon as it is there."""
 
-    def __init__(self, draft: TunedModel, store: RecordStore, pool: Pool, scratch: Path, folder: Path | None) -> None:
-        self._draft, self._store, self._pool, self._scratch, self._folder = draft, store, pool, scratch, folder
+    def __init__(self, draft: TunedModel, session: Session, folder: Path | None) -> None:
+        self._draft, self._session, self._folder = draft, session, folder
         self.built: BuiltModel | None = None
         self.told = ""
 
@@ -391,9 +400,10 @@ class _BestSoFar:
         try:
             self._take(self._draft.tuned.choices)
         except MeasureError:
-            program, target = self._draft.program, self._draft.target
-            choices = working_choices(program, target, self._draft.tuned.choices, self._pool, self._scratch)
-            if choices == self._draft.tuned.choices:
+            draft, session = self._draft, self._session
+            known = draft.tuned.choices
+            choices = working_choices(draft.program, draft.target, known, session.pool, session.scratch)
+            if choices == known:
                 raise
             start_s = time.monotonic()
             self._take(choices)
@@ -408,7 +418,7 @@ class _BestSoFar:
         draft = dataclasses.replace(self._draft, tuned=dataclasses.replace(self._draft.tuned, choices=choices))
         if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):
             return
-        built = draft.build_with(lambda _target: contextlib.nullcontext(self._pool))
+        built = draft.build_with(lambda _target: contextlib.nullcontext(self._session.pool))
         if self.built is None or not _is_faster(self.built, built):
             self.built = built
             if self._folder is not None:
@@ -417,7 +427,7 @@ class _BestSoFar:
 
     def describe(self) -> str:
         """The words about what an interruption leaves."""
-        num = self._store.num_added
+        num = self._session.store.num_added
         trials = "1 new trial" if num == 1 else f"{num} new trials"
         if self.built is None or self._folder is None:
             return trials

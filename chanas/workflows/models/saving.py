@@ -18,7 +18,7 @@ from chanas.errors import ChanasError, ConfigError
 from chanas.files.writing import file_digest, free_name, replacing_folder, write_json
 
 if TYPE_CHECKING:
-    from chanas.models.module import ProgramModule
+    from chanas.compiler.cpu.module import ProgramModule
 
 
 def default_folder(

@@ -17,10 +17,10 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.timing import time_single_calls
 from chanas.errors import ModelError
-from chanas.measuring.local.compiler import readable
-from chanas.measuring.local.worker import ping, serve_requests
-from chanas.measuring.local.worker_process import WorkerProcess
-from chanas.measuring.requests import CompileRequest, Ping
+from chanas.measuring.messages import Ping, Request
+from chanas.measuring.worker.compiler import readable
+from chanas.measuring.worker.process import WorkerProcess
+from chanas.measuring.worker.serve import ping, serve_requests
 
 if TYPE_CHECKING:
     from chanas.models.sources.model import Array, OpenedModel
@@ -30,9 +30,10 @@ _NUM_CALLS, _TIMEOUT_S = 3, 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeUntuned(CompileRequest):
+class TimeUntuned(Request):
     """Compile a network without schedules, time it, and leave its outputs for its random inputs in a file."""
 
+    target: HardwareTarget
     source: str
     weights: Path | None
     shapes: Mapping[str, Sequence[int]]

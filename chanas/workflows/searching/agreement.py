@@ -37,7 +37,7 @@ def check_module(
         MeasureError: it classifies too many images otherwise than PyTorch.
     """
     from chanas.bundle.benchmark import benchmark
-    from chanas.measuring.local.locks import device_lock
+    from chanas.measuring.locks import device_lock
 
     if not bundle.runs_here:
         num = len(supernet.images("test", bundle.architecture.resolution)[0])

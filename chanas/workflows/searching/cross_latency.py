@@ -13,7 +13,7 @@ from chanas.core.genome import encode
 from chanas.errors import MeasureError, TargetError
 
 if TYPE_CHECKING:
-    from chanas.measuring.outcomes import Outcome
+    from chanas.measuring.messages import Outcome
     from chanas.prescheduler.tables.networks import NetworkJob
     from chanas.workflows.searching.sources import Prover
 

@@ -26,7 +26,7 @@ from chanas.workflows.stages.tables import open_table
 
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
-    from chanas.measuring.outcomes import Outcome
+    from chanas.measuring.messages import Outcome
     from chanas.network.static import StaticNetwork
     from chanas.prescheduler.tables.networks import NetworkJob
     from chanas.search.accuracy.table import AccuracyTable

@@ -26,7 +26,7 @@ from chanas.workflows.stages.stored import prescheduler_command, stored_table
 from chanas.workflows.stages.tables import check_device, this_device
 
 if TYPE_CHECKING:
-    from chanas.measuring.local.pool import OpenPool, Pool
+    from chanas.measuring.fleet import OpenPool, Pool
 
 _NAME = re.compile(r"\w[\w.@+-]*")  # a target's name is a file's and a folder's too
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import AdaptEffort, TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import announce
 from chanas.core.task import Task
@@ -18,50 +18,12 @@ from chanas.files.run import RunDirectory
 from chanas.workflows.stages.shipped import find_table
 from chanas.workflows.stages.stored import check_task, stored_task
 from chanas.workflows.stages.tables import OpenTable, calibrate_on, open_table
-from chanas.workflows.stages.tuning import (
-    DEFAULT_CALIBRATION,
-    DEFAULT_TUNING,
-    check_num_networks,
-    parse_sub_spaces,
-    tune_config,
-)
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
 
 
-DEFAULT_TRIALS = 6
-
-
-@dataclass(frozen=True)
-class Adaptation:
-    """The effort that a table is adapted with.
-
-    num_measured     blocks that are measured, those that a table of the run has already among them
-    num_trials       schedules of an operator that are tried where those of the first source are for other vectors,
-                     registers or another dtype, and twice as many where a block is slower than all others say; 0: none
-    sub_spaces       keys such as r224-w1; all where there are none
-    num_calibration  whole networks that the table is calibrated with; 0 for none
-
-    Raises:
-        ConfigError: too few networks are asked for, or blocks from which nothing can be predicted, or fewer than no
-            trials.
-    """
-
-    num_measured: int = 60
-    sub_spaces: Sequence[str] = ()
-    num_calibration: int = DEFAULT_CALIBRATION
-    num_trials: int = DEFAULT_TRIALS
-
-    def __post_init__(self) -> None:
-        from chanas.prescheduler.tables.transfer.adapt import MIN_MEASURED
-
-        if self.num_measured < MIN_MEASURED:
-            raise ConfigError(f"expected at least {MIN_MEASURED} blocks to measure, got {self.num_measured}")
-        if self.num_trials < 0:
-            raise ConfigError(f"expected 0 or more trials per operator, got {self.num_trials}")
-        if self.num_calibration:
-            check_num_networks(self.num_calibration)
+DEFAULT_EFFORT = AdaptEffort()
 
 
 def adapt(
@@ -71,8 +33,7 @@ def adapt(
     *,
     space: str | Path | None = None,
     num_classes: int | None = None,
-    effort: Adaptation,
-    seed: int = 0,
+    effort: AdaptEffort = DEFAULT_EFFORT,
     progress: bool = True,
 ) -> AdaptedTable:
     """Make a table of a device from those of others: some blocks measured there, all others predicted.
@@ -89,8 +50,7 @@ def adapt(
         ChanasError: as `timing_device` says.
     """
     from chanas.measuring.devices import timing_device
-    from chanas.prescheduler.tables.lut import TableSettings, preschedule
-    from chanas.prescheduler.tables.transfer.adapt import Effort
+    from chanas.prescheduler.tables.lut import preschedule
     from chanas.prescheduler.tables.transfer.adapt import adapt as make
 
     if not sources:
@@ -104,24 +64,23 @@ def adapt(
         first = open_table(find_table(sources[0]), space=space, num_classes=num_classes)
         loaded, classes = first.required_space(), first.num_classes
     task = Task(loaded, classes)
-    blocks = task.blocks(parse_sub_spaces(loaded, effort.sub_spaces))
-    measuring = Effort(effort.num_measured, effort.num_trials, seed)
+    blocks = task.blocks(loaded.named_sub_spaces(effort.sub_spaces))
     with timing_device(usage) as (hardware, open_pool):
         if progress:
             announce(
                 [
                     f"plan       latency table of target {hardware.name} for space {loaded.name}, {classes} classes: "
-                    f"{effort.num_measured} of {len(blocks)} blocks measured, others predicted from "
-                    f"{', '.join(str(source) for source in sources)}; {effort.num_calibration} networks to calibrate "
+                    f"{effort.measure} of {len(blocks)} blocks measured, others predicted from "
+                    f"{', '.join(str(source) for source in sources)}; {effort.calibrate} networks to calibrate "
                     f"with; into {run.lut(hardware.name)}"
                 ]
             )
-        made = make(run, task, hardware, tables, blocks, measuring, progress=progress, open_pool=open_pool)
-        if 0 < len(made.holes) <= effort.num_measured:
-            settings = TableSettings(tune_config(DEFAULT_TUNING), only=made.holes, seed=seed)
-            filled = preschedule(run, task, hardware, settings, progress=progress, open_pool=open_pool)
+        made = make(run, task, hardware, tables, blocks, effort, progress=progress, open_pool=open_pool)
+        if 0 < len(made.holes) <= effort.measure:
+            tuning = TableEffort(calibrate=0, seed=effort.seed)
+            filled = preschedule(run, task, hardware, tuning, only=made.holes, progress=progress, open_pool=open_pool)
             made = dataclasses.replace(made, lut=filled.lut, holes=())
-        if effort.num_calibration and made.lut.calibration is None and made.lut.covered(loaded, classes):
+        if effort.calibrate and made.lut.calibration is None and made.lut.covered(loaded, classes):
             table = OpenTable(made.path, made.lut, loaded, classes)
-            calibrate_on(table, hardware, open_pool, effort.num_calibration, seed, progress)
+            calibrate_on(table, hardware, open_pool, effort.calibrate, effort.seed, progress)
     return made

@@ -15,7 +15,6 @@ from chanas.errors import ConfigError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.steps import tuned_workloads
 from chanas.workflows.stages.stored import DEFAULT_NUM_CLASSES, check_task, stored_task
-from chanas.workflows.stages.tuning import parse_sub_spaces
 
 if TYPE_CHECKING:
     from chanas.measuring.checks.compile_points import CompileSummary
@@ -84,7 +83,7 @@ def compile_only(
     stored = stored_task(run)
     loaded = loaded or (stored[0] if stored else SearchSpace.load(_DEFAULT_SPACE))
     classes = num_classes or (stored[1] if stored else DEFAULT_NUM_CLASSES)
-    blocks = loaded.all_blocks(classes, parse_sub_spaces(loaded, points.sub_spaces))
+    blocks = loaded.all_blocks(classes, loaded.named_sub_spaces(points.sub_spaces))
     chosen = tuned_workloads(blocks, gpu)[: points.limit]
     num_points = points.num or DEFAULT_POINTS
     return compile_points(chosen, gpu, num_points, seed, progress)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.effort import TableEffort, check_num_networks
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.progress import announce
 from chanas.core.target import DTYPES, GPU_DTYPES, LOCAL_TARGETS, HardwareTarget, differences, in_batches
@@ -35,17 +36,10 @@ from chanas.workflows.stages.table_report import (
     summarise,
 )
 from chanas.workflows.stages.table_report import compare as compare_tables
-from chanas.workflows.stages.tuning import (
-    DEFAULT_CALIBRATION,
-    DEFAULT_TUNING,
-    Tuning,
-    check_num_networks,
-    parse_sub_spaces,
-    tune_config,
-)
+from chanas.workflows.stages.tuning import DEFAULT_EFFORT
 
 if TYPE_CHECKING:
-    from chanas.measuring.local.pool import OpenPool
+    from chanas.measuring.fleet import OpenPool
     from chanas.prescheduler.tables.lut_check import TableCheck, Tolerances
 
 # Predicted rows are replaced so many at a time: whoever ends `fill` in between keeps those before.
@@ -282,8 +276,7 @@ def fill(
     *,
     space: str | Path | None = None,
     num_classes: int | None = None,
-    tuning: Tuning = DEFAULT_TUNING,
-    seed: int = 0,
+    effort: TableEffort = DEFAULT_EFFORT,
     progress: bool = True,
 ) -> FillSummary:
     """Tune and time the blocks that the run's table lacks or has predicted, and no others; then calibrate it again if
@@ -299,45 +292,48 @@ def fill(
         ChanasError: as `table_device` says.
     """
     from chanas.measuring.devices import check_place
-    from chanas.prescheduler.tables.lut import TableSettings, preschedule
+    from chanas.prescheduler.tables.lut import preschedule
     from chanas.prescheduler.tables.networks import check_schedules
+    from chanas.prescheduler.tuning.cost_model.models import check_name
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
     check_place(usage.device, usage.place)
-    config = tune_config(tuning)
+    check_name(effort.cost_model)
     table = open_table(None, run, usage=usage, space=space, num_classes=num_classes)
     loaded = table.required_space()
-    blocks = loaded.all_blocks(table.num_classes, parse_sub_spaces(loaded, tuning.sub_spaces))
+    blocks = loaded.all_blocks(table.num_classes, loaded.named_sub_spaces(effort.sub_spaces))
     with table_device(table.lut, usage.place) as (device, open_pool):
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
         check_schedules(table.lut)
-        warm_start = None if tuning.warm_start is None else open_warm_start(tuning.warm_start, run, hardware)
+        warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, hardware)
         holes, task = table.lut.missing(blocks), Task(loaded, table.num_classes)
         predicted = _by_doubt(table.lut, task, blocks)
         if progress:
             announce(
                 [
                     f"plan       {table.path}: {len(holes)} of {len(blocks)} blocks missing, {len(predicted)} "
-                    f"predicted; {config.num_trials} trials an operator, {tuning.num_calibration} networks for the sum"
+                    f"predicted; {effort.num_trials} trials an operator, {effort.calibrate} networks for the sum"
                 ]
             )
         lut, num_new, num_failed, started = table.lut, 0, 0, ""
+        of_groups = dataclasses.replace(effort, sub_spaces=(), calibrate=0)
         for only in _groups(holes, predicted):
-            settings = TableSettings(
-                config,
+            filled = preschedule(
+                run,
+                task,
+                hardware,
+                of_groups,
                 only=only,
-                model=tuning.cost_model,
-                seed=seed,
                 warm_start=warm_start,
-                tune_share=tuning.tune_share,
+                progress=progress,
+                open_pool=open_pool,
             )
-            filled = preschedule(run, task, hardware, settings, progress=progress, open_pool=open_pool)
             lut, started = filled.lut, filled.warm_start
             num_new, num_failed = num_new + filled.num_new_trials, num_failed + filled.num_failed_trials
-        if tuning.num_calibration and (holes or predicted or lut.calibration is None):
+        if effort.calibrate and (holes or predicted or lut.calibration is None):
             changed = OpenTable(table.path, lut, loaded, table.num_classes)
-            calibrate_on(changed, hardware, open_pool, tuning.num_calibration, seed, progress)
+            calibrate_on(changed, hardware, open_pool, effort.calibrate, effort.seed, progress)
     return FillSummary(table.path, len(holes), len(blocks), num_new, num_failed, lut, started, len(predicted))
 
 
@@ -361,7 +357,7 @@ def _groups(holes: Sequence[BlockConfig], predicted: Sequence[BlockConfig]) -> I
 def calibrate(
     table: OpenTable,
     *,
-    num_networks: int = DEFAULT_CALIBRATION,
+    num_networks: int = DEFAULT_EFFORT.calibrate,
     place: Place = THIS_MACHINE,
     seed: int = 0,
     progress: bool = True,

@@ -11,12 +11,12 @@ import tvm
 from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import FLOAT32_TOLERANCE, ReferenceCase, relative_error
+from chanas.compiler.cases import ReferenceCase, operator_case, relative_error
 from chanas.compiler.cpu.blocks import schedule_packed_operator
 from chanas.compiler.cpu.lowering import pipeline
-from chanas.compiler.cpu.reference import operator_case
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
+from chanas.operators.precision import FLOAT32
 from chanas.operators.workload import Workload
 
 from ..workbench import DEVICES, HOST, Workbench, device
@@ -59,16 +59,16 @@ def computed(workload: Workload, target: HardwareTarget, cases: list[ReferenceCa
 
 @each_family
 def test_each_image_has_its_own_output(workload: Workload) -> None:
-    case = operator_case(workload, HOST.vector_lanes)
+    case = operator_case(workload, HOST)
     (found,) = computed(workload, HOST, [case])
     first, *others = np.split(case.expected, IMAGES)
     assert all(relative_error(other, first) > 0.1 for other in others)
-    assert relative_error(found, case.expected) < FLOAT32_TOLERANCE
+    assert relative_error(found, case.expected) < FLOAT32.operator_tolerance
 
 
 @each_family
 def test_numbers_of_one_image_do_not_reach_another(workload: Workload) -> None:
-    case = operator_case(workload, HOST.vector_lanes)
+    case = operator_case(workload, HOST)
     spoilt = [a.copy() for a in case.arguments]
     for position, argument in enumerate(spoilt):
         if position not in case.weights:
@@ -100,10 +100,10 @@ def test_operators_that_are_tuned_are_right_on_any_device(workbench: Workbench, 
 def test_odd_numbers_of_each_image_reach_the_windows_that_read_them(op: str) -> None:
     # channels that fill their vectors: what only fills one up is NaN where what it is computed from is
     workload, target = replace(FAMILIES[op], in_channels=16), device(num_threads=2)
-    case = operator_case(workload, target.vector_lanes, (np.nan, np.inf, -np.inf, np.nan))
+    case = operator_case(workload, target, (np.nan, np.inf, -np.inf, np.nan))
     (found,) = computed(workload, target, [case])
     assert np.isnan(case.expected).any()
-    assert relative_error(found, case.expected) < FLOAT32_TOLERANCE
+    assert relative_error(found, case.expected) < FLOAT32.operator_tolerance
 
 
 def test_records_name_more_images_than_one() -> None:

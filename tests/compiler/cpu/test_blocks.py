@@ -3,15 +3,30 @@ computes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
-from chanas.core.arch import BlockConfig
+from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import block_workloads
+from chanas.prescheduler.tables.networks import compile_networks
 
-from ..workbench import HOST, Workbench, covering_points, device, random_points
+from ..workbench import (
+    BF16,
+    HOST,
+    NUM_CLASSES,
+    Workbench,
+    covering_points,
+    device,
+    needs_bfloat16,
+    network_job,
+    random_lut,
+    random_points,
+)
 
 BLOCKS = [
     BlockConfig("stem", 13, 3, 0, 24, 3, 2, "hswish"),
@@ -57,3 +72,30 @@ def test_a_block_needs_a_point_for_every_operator(workbench: Workbench, rng: np.
     points = random_points(SQUEEZED, HOST, rng)
     (outcome,) = workbench.run([workbench.candidate(SQUEEZED, points[:-1])])
     assert outcome.error == f"ScheduleError: expected 6 points for block {SQUEEZED.key}, got 5"
+
+
+# ---- bfloat16 -------------------------------------------------------------------------------------------------------
+BLOCKS_IN_BFLOAT16 = [
+    *(BLOCKS[i] for i in (0, 2, 5, 9, 10)),
+    BlockConfig("mbconv", 7, 24, 72, 24, 7, 1, "hswish", use_se=True, residual=True),
+]
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("block", BLOCKS_IN_BFLOAT16, ids=lambda b: b.key)
+def test_a_block_is_right_in_bfloat16(workbench: Workbench, block: BlockConfig, rng: np.random.Generator) -> None:
+    (outcome,) = workbench.run([workbench.candidate(block, random_points(block, BF16, rng), BF16)])
+    assert outcome.error is None
+    assert outcome.max_error is not None
+    assert outcome.max_error < 1e-2
+
+
+@needs_bfloat16
+@pytest.mark.usefixtures("in_one_process")
+def test_a_whole_network_is_right_in_bfloat16(tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path) -> None:
+    blocks = tiny_space.smallest.blocks(tiny_space, NUM_CLASSES)
+    network = network_job(blocks, tmp_path / "network.so")
+    (outcome,) = compile_networks(random_lut(tiny_space, blocks, BF16), BF16, [network], progress=False)
+    assert outcome.error is None
+    assert outcome.max_error is not None
+    assert outcome.max_error < 1e-2

@@ -3,22 +3,17 @@ PyTorch computes, and what a family does not take it refuses."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, tirx
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cpu.families import schedule_operator
+from chanas.compiler.backends import schedule_operator, schedule_space
 from chanas.compiler.cpu.space import pointwise
 from chanas.core.target import HardwareTarget
-from chanas.errors import ScheduleError
 from chanas.operators.workload import Operator, Workload
 
-from ..cuda_cases import GPU
 from ..workbench import ANY_EPILOGUE, HOST, Workbench, device
 
 DEVICES = [device(lanes, num_threads) for lanes in (16, 4) for num_threads in (1, 2)]
@@ -194,89 +189,6 @@ def test_every_general_operator_has_points(op: Operator, data: st.DataObject) ->
     for target in devices_for(workload):
         points = schedule_space(workload, target).points
         assert 0 < len(points) == len(set(points))
-
-
-WINDOW = Workload("depthwise", 9, 16, 16, 3)
-REFUSED = [
-    (
-        Workload("blockconv", 9, 32, 32, 3, groups=4),
-        "expected groups that fill vectors of 16 for blockconv",
-    ),
-    (Workload("groupconv", 9, 32, 32, 3, groups=2), "expected groups that do not fill vectors of 16 for groupconv"),
-    (Workload("groupconv", 9, 32, 32, 3), "expected groups that do not fill vectors of 16 for groupconv"),
-    (dataclasses.replace(WINDOW, op="winograd", dilation=(2, 2)), "operator winograd with dilation is not there"),
-    (Workload("upconv", 9, 16, 16, 2, 2, groups=4), "operator upconv with groups is not there in float32"),
-    (Workload("upconv", 9, 16, 16, 2, 2, dilation=(2, 2)), "operator upconv with dilation is not there in float32"),
-    (Workload("upconv", 9, 16, 16, 2, 2, dtype="bfloat16"), "operator upconv is not there in bfloat16"),
-    (Workload("pointwise", 9, 16, 16, groups=4), "operator pointwise with groups is not there in float32"),
-    (
-        dataclasses.replace(WINDOW, out_channels=32, dtype="bfloat16"),
-        "operator depthwise with several outputs of a channel is not there in bfloat16",
-    ),
-    (Workload("winograd2", 9, 16, 16, 3, 2), "expected stride 1 and 2 to 5 taps each way for winograd2, got workload"),
-    (Workload("winograd2", 9, 16, 16, 7), "expected stride 1 and 2 to 5 taps each way for winograd2, got workload"),
-    (Workload("winograd2", 9, 16, 16, 3, kernel_width=1), "expected stride 1 and 2 to 5 taps each way for winograd2"),
-    (dataclasses.replace(WINDOW, op="winograd2", dilation=(2, 2)), "operator winograd2 with dilation is not there"),
-    (dataclasses.replace(WINDOW, op="winograd2", groups=2), "operator winograd2 with groups is not there"),
-    (Workload("winograd", 9, 16, 16, 9), "expected a kernel of at most 7 taps a stride for winograd, got 9"),
-    (dataclasses.replace(WINDOW, op="winograd", groups=2), "operator winograd with groups is not there"),
-    (
-        dataclasses.replace(WINDOW, dtype="bfloat16", epilogue="swish"),
-        "operator depthwise with epilogue of its own is not there in bfloat16",
-    ),
-    (
-        Workload("pointwise", 9, 16, 16, epilogue="relu", residual=True, residual_first=True, dtype="bfloat16"),
-        "operator pointwise with residual before the epilogue is not there in bfloat16",
-    ),
-    (
-        dataclasses.replace(WINDOW, dtype="bfloat16", residual=True),
-        "operator depthwise with residual is not there in bfloat16",
-    ),
-    (dataclasses.replace(WINDOW, scaled=True), "operator depthwise with gate is not there in float32"),
-    (
-        Workload("pointwise", 9, 16, 16, scaled=True, prologue="relu", dtype="bfloat16"),
-        "operator pointwise with prologue is not there in bfloat16",
-    ),
-    (Workload("pool", 9, 16, 16, residual=True), "operator pool with residual is not there in float32"),
-    (Workload("pool", 9, 16, 16, epilogue="relu"), "operator pool with epilogue of its own is not there in float32"),
-    (
-        dataclasses.replace(WINDOW, dtype="bfloat16", padding=(0, 0, 0, 0)),
-        "with padding of its own is not there",
-    ),
-    (
-        Workload("pointwise", 8, 16, 16, stride=2, dtype="bfloat16"),
-        "operator pointwise with stride is not there",
-    ),
-]
-
-
-@pytest.mark.parametrize(("workload", "says"), REFUSED, ids=lambda x: x.key if isinstance(x, Workload) else "")
-def test_what_a_family_does_not_take_is_refused_by_name(workload: Workload, says: str) -> None:
-    with pytest.raises(ScheduleError, match=says):
-        schedule_space(workload, DEVICES[0])
-
-
-REFUSED_BY_GPUS = {
-    "rectangular kernels": dataclasses.replace(WINDOW, kernel_width=5),
-    "stride": Workload("pointwise", 8, 16, 16, stride=2),
-    "epilogue of its own": Workload("pointwise", 8, 16, 16, epilogue="gelu"),
-    "residual before the epilogue": Workload(
-        "pointwise", 8, 16, 16, epilogue="relu", residual=True, residual_first=True
-    ),
-    "residual": dataclasses.replace(WINDOW, residual=True),
-    "several outputs of a channel": dataclasses.replace(WINDOW, out_channels=32),
-}
-
-
-@pytest.mark.parametrize("generality", REFUSED_BY_GPUS)
-def test_gpus_take_square_operators(generality: str) -> None:
-    with pytest.raises(ScheduleError, match=f"with {generality} is not there in float32"):
-        schedule_space(REFUSED_BY_GPUS[generality], GPU)
-
-
-def test_gpus_add_a_residual_to_any_product() -> None:
-    workload = Workload("blockconv", 8, 16, 16, 3, residual=True)
-    assert schedule_space(workload, GPU).coordinates
 
 
 @pytest.mark.parametrize(("epilogue", "is_written_out"), [("relu", True), ("swish", False), ("gelu", False)])

@@ -9,12 +9,12 @@ import tvm
 from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import FLOAT32_TOLERANCE, ReferenceCase, relative_error
+from chanas.compiler.cases import ReferenceCase, operator_case, relative_error
 from chanas.compiler.cpu.blocks import schedule_packed_operator
 from chanas.compiler.cpu.lowering import pipeline
-from chanas.compiler.cpu.reference import operator_case
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
+from chanas.operators.precision import FLOAT32
 from chanas.operators.workload import Workload
 
 from ..workbench import device
@@ -55,28 +55,28 @@ def test_odd_numbers_reach_the_windows_that_read_them(workload: Workload, lanes:
     target = device(lanes)
     (point,) = schedule_space(workload, target).sample(1, rng)
     for odd in ODD.values():
-        case = operator_case(workload, lanes, odd)
-        assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32_TOLERANCE
+        case = operator_case(workload, target, odd)
+        assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32.operator_tolerance
 
 
 def test_they_do_so_on_two_threads(rng: np.random.Generator) -> None:
     target, workload = device(num_threads=2), WORKLOADS[2]
     (point,) = schedule_space(workload, target).sample(1, rng)
-    case = operator_case(workload, target.vector_lanes, ODD["several"])
-    assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32_TOLERANCE
+    case = operator_case(workload, target, ODD["several"])
+    assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32.operator_tolerance
 
 
 def test_a_column_that_no_window_reads_is_not_read(rng: np.random.Generator) -> None:
     """Seven taps of stride 2 are two phases of four, the last of which is zero."""
     target, workload = device(), Workload("winograd", 14, 16, 16, 7, 2, "relu", padding=(0, 0, 0, 0))
     (point,) = schedule_space(workload, target).sample(1, rng)
-    case = operator_case(workload, target.vector_lanes)
+    case = operator_case(workload, target)
     case.arguments[0].reshape(-1, 14, 14, target.vector_lanes)[:, :, -1] = np.nan
-    assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32_TOLERANCE
+    assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32.operator_tolerance
 
 
 def test_a_map_of_finite_numbers_is_right(rng: np.random.Generator) -> None:
     target, workload = device(), WORKLOADS[0]
     (point,) = schedule_space(workload, target).sample(1, rng)
-    case = operator_case(workload, target.vector_lanes)
-    assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32_TOLERANCE
+    case = operator_case(workload, target)
+    assert relative_error(computed(workload, point, target, case), case.expected) < FLOAT32.operator_tolerance

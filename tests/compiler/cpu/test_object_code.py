@@ -16,14 +16,14 @@ import capstone
 import iced_x86
 import pytest
 
-from chanas.compiler.cpu.static_library import code_features
+from chanas.compiler.cpu.c_kernels import code_features
 from chanas.core.processor import Processor, parse_cpuinfo
 from chanas.core.target import DTYPES, HardwareTarget
 from chanas.export.instructions import needed_flags
 
 from ...processors import CPUINFO
 
-SCRIPT = Path(__file__).parents[3] / "object_code.py"
+SCRIPT = Path(__file__).parents[2] / "object_code.py"
 WITH_BF16 = ("virtual-xeon", "xeon-without-fp16", "cooper-lake", "zen5")
 LANES = dict.fromkeys(WITH_BF16, 16) | {"alder-lake": 8, "haswell": 8, "zen3": 8}
 """Machines by the float32 values that a vector of theirs has."""

@@ -16,9 +16,9 @@ from chanas.compiler.cpu.points import Bands, BlockConvPoint, LoopOrder, Padding
 from chanas.compiler.cpu.space import max_accumulators
 from chanas.compiler.space import Named, ScheduleSpace, Split, factorisations
 from chanas.core.arch import SearchSpace
-from chanas.core.layouts import num_blocks
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.layout import num_blocks
 from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Operator, Workload, ends_in_half_a_block, tiled_columns
@@ -149,18 +149,17 @@ def test_with_short_vectors_a_loaded_operand_serves_several_multiply_adds(worklo
 
 
 @some
-@given(workloads, devices)
-def test_encoding_is_the_inverse_of_decoding(workload: Workload, target: HardwareTarget) -> None:
+@given(workloads, devices, generators, st.integers(0, 30))
+def test_points_are_there_once_and_read_back_and_drawn(
+    workload: Workload, target: HardwareTarget, rng: np.random.Generator, num: int
+) -> None:
     space = schedule_space(workload, target)
-    assert all(len(point) == space.length for point in space.points)
-    assert [space.encode(space.groups(point)) for point in space.points] == list(space.points)
-
-
-@some
-@given(workloads, devices)
-def test_points_that_differ_are_told_apart_by_their_fields(workload: Workload, target: HardwareTarget) -> None:
-    space = schedule_space(workload, target)
-    assert len({space.decode(point) for point in space.points}) == len(space.points)
+    points = space.points
+    assert 0 < len(points) == len(set(points)) == len({space.decode(point) for point in points})
+    assert [space.encode(space.groups(point)) for point in points] == list(points)
+    drawn = space.sample(num, rng)
+    assert len(drawn) == len(set(drawn)) == min(num, len(points))
+    assert set(drawn) <= set(points)
 
 
 def test_a_point_has_a_field_for_each_coordinate() -> None:
@@ -181,14 +180,6 @@ def test_a_point_has_a_field_for_each_coordinate() -> None:
 
 
 @some
-@given(workloads, devices)
-def test_every_workload_has_points_and_each_once(workload: Workload, target: HardwareTarget) -> None:
-    points = schedule_space(workload, target).points
-    assert len(points) >= 1
-    assert len(set(points)) == len(points)
-
-
-@some
 @given(workloads, st.sampled_from([16, 8, 4]))
 def test_loops_are_fused_only_for_several_threads(workload: Workload, lanes: int) -> None:
     def names(num_threads: int) -> set[str]:
@@ -196,23 +187,6 @@ def test_loops_are_fused_only_for_several_threads(workload: Workload, lanes: int
 
     assert "fuse" not in names(1)
     assert names(2) - names(1) == (set() if workload.op == "pool" else {"fuse"})
-
-
-@some
-@given(workloads, devices, generators, st.integers(0, 30))
-def test_a_sample_is_distinct_and_legal(
-    workload: Workload, target: HardwareTarget, rng: np.random.Generator, num: int
-) -> None:
-    space = schedule_space(workload, target)
-    drawn = space.sample(num, rng)
-    assert len(drawn) == len(set(drawn)) == min(num, len(space.points))
-    assert all(space.contains(point) for point in drawn)
-
-
-def test_a_sample_depends_on_its_generator_only() -> None:
-    space = schedule_space(TILED, device())
-    first, again, other = (space.sample(20, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert first == again != other
 
 
 @pytest.mark.parametrize("op", [op for op in OPERATORS if op not in ("blockconv", "winograd", "winograd2")])
@@ -327,12 +301,6 @@ def test_the_gate_multiplies_what_there_is_less_of() -> None:
 # ---- what is not a point --------------------------------------------------------------------------------------------
 def changed(space: ScheduleSpace, **groups: tuple[int, ...]) -> tuple[int, ...]:
     return space.encode({**space.groups(space.points[0]), **groups})
-
-
-def test_a_point_of_another_length_is_refused_by_name() -> None:
-    space = schedule_space(TILED, device())
-    with pytest.raises(ScheduleError, match=rf"expected a point of {space.length} integers for .*{TILED.key}, got 2"):
-        space.groups((1, 2))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from chanas.compiler.cpu.untuned import _epilogue, block_module
 from chanas.core.arch import BlockConfig
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ScheduleError
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildUntunedBlock, MeasureNetwork
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Build, Measure, UntunedBlock
 from chanas.operators.steps import block_workloads
 
 from ..workbench import HOST
@@ -33,11 +33,11 @@ each_block = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_a_block_is_built_checked_and_timed(block: BlockConfig, pool: WorkerPool, tmp_path: Path) -> None:
     case, library = tmp_path / "case.npz", tmp_path / "block.so"
     plain_block_case(block).save(case)
-    build = BuildUntunedBlock(target=HOST, library=library, block=block)
+    build = Build(target=HOST, what=UntunedBlock(block), path=library)
     assert pool.build(build, 60.0).result().error is None
     for cold_bytes in (0, 1 << 16):
         settings = TimingSettings(repeats=1, min_repeat_s=1e-6, cold_bytes=cold_bytes)
-        timed = pool.measure(MeasureNetwork(library=library, case=case, settings=settings), 60.0).result()
+        timed = pool.measure(Measure(library=library, case=case, settings=settings, form="network"), 60.0).result()
         assert timed.error is None
         assert timed.timing.max_error < 1e-4
         assert timed.timing.seconds > 0
@@ -57,8 +57,8 @@ def test_a_wrong_block_is_seen(pool: WorkerPool, tmp_path: Path) -> None:
     np.asarray(case.expected)[...] += 1.0
     case.save(tmp_path / "case.npz")
     library = tmp_path / "block.so"
-    pool.build(BuildUntunedBlock(target=HOST, library=library, block=block), 60.0).result()
-    answer = pool.measure(MeasureNetwork(library=library, case=tmp_path / "case.npz"), 60.0).result()
+    pool.build(Build(target=HOST, what=UntunedBlock(block), path=library), 60.0).result()
+    answer = pool.measure(Measure(library=library, case=tmp_path / "case.npz", form="network"), 60.0).result()
     assert answer.error is not None
     assert (answer.error.max_error or 0.0) > 0.1
 

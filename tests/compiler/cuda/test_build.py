@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_operator, schedule_space
 from chanas.compiler.cuda import nvrtc as cuda_nvrtc
-from chanas.compiler.cuda.build import build_kernel, verify
-from chanas.compiler.cuda.compiled import CompileRecord, compile_point
-from chanas.compiler.cuda.families import gpu_space, schedule_gpu_operator
+from chanas.compiler.cuda.build import CompileRecord, build_kernel, compile_point, verify
 from chanas.compiler.cuda.nvrtc import (
     GPUCompileError,
     KernelFigures,
+    NVRTCError,
+    NVRTCLibrary,
     check_arch,
     compile_cubin,
     compiler_name,
@@ -23,15 +24,13 @@ from chanas.compiler.cuda.nvrtc import (
     supported_archs,
     why_no_nvrtc,
 )
-from chanas.compiler.cuda.nvrtc_libraries import NVRTCError, NVRTCLibrary
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
 from chanas.errors import MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
 from chanas.measuring.checks import compile_points as cuda_compile
 from chanas.measuring.checks.compile_points import compile_elsewhere, compile_points, kind_of
-from chanas.measuring.local.compiler import Compiler, open_compiler
-from chanas.measuring.requests import CompileRequest
+from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
+from chanas.measuring.worker.compiler import Compiler, open_compiler
 from chanas.operators.workload import Workload
 
 from ..cuda_cases import GPU, WORKLOADS, key
@@ -53,7 +52,7 @@ def smaller(target: HardwareTarget, **limits: int) -> HardwareTarget:
 @pytest.mark.parametrize("workload", WORKLOADS, ids=key)
 def test_a_random_point_of_each_space_compiles(workload: Workload, arch: str) -> None:
     target = arch_target(arch)
-    (point,) = gpu_space(workload, target).sample(1, np.random.default_rng(10))
+    (point,) = schedule_space(workload, target).sample(1, np.random.default_rng(10))
     cubin, figures = build_kernel(workload, point, target, arch)
     assert cubin[:4] == b"\x7fELF"
     assert 0 < figures.registers <= target.required_gpu.max_registers_per_thread
@@ -120,7 +119,7 @@ def test_an_architecture_that_the_compiler_lacks_lists_what_it_has() -> None:
 @pytest.mark.parametrize("arch", ["sm_53", "sm_60", "sm_70"])
 def test_what_the_newest_compiler_has_dropped_an_older_one_compiles(arch: str) -> None:
     target = arch_target(arch)
-    (point,) = gpu_space(WORKLOADS[1], target).sample(1, np.random.default_rng(10))
+    (point,) = schedule_space(WORKLOADS[1], target).sample(1, np.random.default_rng(10))
     cubin, figures = build_kernel(WORKLOADS[1], point, target, arch)
     assert cubin[:4] == b"\x7fELF"
     assert 0 < figures.registers <= target.required_gpu.max_registers_per_thread
@@ -131,8 +130,8 @@ def test_what_the_newest_compiler_has_dropped_an_older_one_compiles(arch: str) -
 @pytest.mark.parametrize("limits", [{"max_threads_per_block": 16}, {"max_shared_bytes_per_block": 64}])
 def test_what_is_against_the_limits_is_told_before_the_compiler_is_called(limits: dict[str, int]) -> None:
     workload = WORKLOADS[1]
-    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(11))
-    function = schedule_gpu_operator(workload, point, GPU)
+    (point,) = schedule_space(workload, GPU).sample(1, np.random.default_rng(11))
+    function = schedule_operator(workload, point, GPU)
     with pytest.raises(GPUCompileError, match=r"^the kernel is against the limits of sm_90: threads x=\d+.* of "):
         verify(function, smaller(GPU, **limits))
 
@@ -185,7 +184,7 @@ def test_a_point_that_fails_is_a_record_with_its_error() -> None:
 @needs_nvrtc
 def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
     workload = WORKLOADS[1]
-    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))
+    (point,) = schedule_space(workload, GPU).sample(1, np.random.default_rng(0))
     with open_compiler(GPU) as compiler:
         record = compile_elsewhere(compiler, workload, point)
         failed = compile_elsewhere(compiler, workload, (1, 2))
@@ -197,7 +196,7 @@ def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
 
 def test_a_compiler_that_ends_is_a_record_with_its_error() -> None:
     class Dying(Compiler):
-        def answer(self, request: CompileRequest, timeout_s: float = 0.0) -> Answer:
+        def answer(self, request: Request, timeout_s: float = 0.0) -> Answer:
             error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 6 (SIGABRT) in compile_point")
             return Answer(None, error, 0.5)
 

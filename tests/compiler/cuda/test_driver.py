@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
-from chanas.compiler.linkers import find_linker
+from chanas.compiler.toolchains import find_linker
 from chanas.core.target import this_machine
 from chanas.devices.cores import split_cores
-from chanas.measuring.local.worker_process import WorkerProcess, worker_command
-from chanas.measuring.requests import BuildOperator
+from chanas.measuring.messages import Build, OperatorAt
+from chanas.measuring.worker.process import WorkerProcess, worker_command
 
 from ..cuda_cases import GPU, WORKLOADS
 
@@ -42,8 +42,8 @@ def test_a_library_for_a_gpu_elsewhere_holds_its_machine_code(
         pytest.skip(f"no linker for {machine} is installed")
     target = dataclasses.replace(GPU, mcpu="generic", mtriple=f"{machine}-linux-gnu")
     library = tmp_path / "kernel.so"
-    (point,) = gpu_space(WORKLOADS[1], GPU).sample(1, np.random.default_rng(0))
-    build = BuildOperator(target=target, library=library, workload=WORKLOADS[1], point=point)
+    (point,) = schedule_space(WORKLOADS[1], GPU).sample(1, np.random.default_rng(0))
+    build = Build(target=target, what=OperatorAt(WORKLOADS[1], point), path=library)
     assert worker.call(build, 120.0).error is None
     content = library.read_bytes()
     assert struct.unpack_from("<H", content, 18) == (MACHINES[machine],)

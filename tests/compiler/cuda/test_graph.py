@@ -1,4 +1,4 @@
-"""chanas/compiler/cuda/graph.py and cuda_reference.py: what blocks and whole networks compute on a GPU,
+"""chanas/compiler/cuda/graph.py: what blocks and whole networks compute on a GPU,
 each kernel carried out by this machine, is what PyTorch computes."""
 
 from __future__ import annotations
@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chanas.compiler.cases import ReferenceCase, random_network
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import ReferenceCase, block_case, network_case, operator_case, random_network
 from chanas.compiler.cuda.graph import (
     COPIES,
     array_numbers,
@@ -16,11 +16,9 @@ from chanas.compiler.cuda.graph import (
     gpu_program,
     network_launches,
     network_program,
-    num_launches,
     operator_launches,
     operator_program,
 )
-from chanas.compiler.cuda.reference import as_rows, gpu_block_case, gpu_case, gpu_network_case
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
@@ -28,7 +26,7 @@ from chanas.errors import ScheduleError
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload
 
-from ..carried_out import Array, run_program
+from ..carried_out import Array, num_launches, run_program
 from ..cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS, key
 from ..workbench import NANO, NUM_CLASSES
 
@@ -39,7 +37,7 @@ BLOCKS = tuple({(b.kind, b.has_expand, b.residual, b.use_se): b for b in NANO.al
 
 def points_of(block: BlockConfig, target: HardwareTarget = GPU, seed: int = 0) -> list[Point]:
     rng = np.random.default_rng(seed)
-    return [gpu_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
+    return [schedule_space(w, target).sample(1, rng)[0] for w in device_workloads(block, target)]
 
 
 def error(case: ReferenceCase, got: Array) -> float:
@@ -50,8 +48,8 @@ def error(case: ReferenceCase, got: Array) -> float:
 
 @pytest.mark.parametrize("workload", [*WORKLOADS, *IN_HALVES, *IN_TF32], ids=key)
 def test_an_operator_computes_what_pytorch_does(workload: Workload) -> None:
-    case = gpu_case(workload)
-    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(3))
+    case = operator_case(workload, GPU)
+    (point,) = schedule_space(workload, GPU).sample(1, np.random.default_rng(3))
     program = gpu_program(*operator_launches(workload, point), GPU)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
@@ -59,7 +57,7 @@ def test_an_operator_computes_what_pytorch_does(workload: Workload) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
 def test_a_block_computes_what_pytorch_does(block: BlockConfig, target: HardwareTarget) -> None:
-    case = gpu_block_case(block, target)
+    case = block_case(block, target)
     program = gpu_program(block_launches(block, points_of(block, target), target), 1, target)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
@@ -67,7 +65,7 @@ def test_a_block_computes_what_pytorch_does(block: BlockConfig, target: Hardware
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
 def test_a_block_of_three_images_does_too(block: BlockConfig) -> None:
     target = in_batches(TARGETS[1], 3)
-    case = gpu_block_case(block, target)
+    case = block_case(block, target)
     assert len(case.expected) == 3 * block.output_size**2
     program = gpu_program(block_launches(block, points_of(block, target), target), 1, target)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
@@ -76,7 +74,7 @@ def test_a_block_of_three_images_does_too(block: BlockConfig) -> None:
 def test_a_block_of_32_images_does_too() -> None:
     block = BlockConfig("mbconv", 4, 16, 32, 16, 3, 1, "hswish", use_se=True, residual=True)
     target = in_batches(GPU, 32)
-    case = gpu_block_case(block, target)
+    case = block_case(block, target)
     program = gpu_program(block_launches(block, points_of(block, target), target), 1, target)
     assert error(case, run_program(program, case.arguments, case.weights)) < case.tolerance
 
@@ -85,7 +83,7 @@ def network(
     space: SearchSpace, target: HardwareTarget = GPU
 ) -> tuple[tuple[BlockConfig, ...], list[list[Point]], ReferenceCase]:
     blocks = space.smallest.blocks(space, NUM_CLASSES)
-    case = gpu_network_case(blocks, *random_network(blocks, 0, target.batch), target)
+    case = network_case(blocks, *random_network(blocks, 0, target.batch), target)
     return blocks, [points_of(b, target) for b in blocks], case
 
 
@@ -104,7 +102,7 @@ def test_a_network_launches_a_kernel_for_each_operator() -> None:
 
 def test_what_is_timed_alone_runs_many_times_with_weights_of_its_own() -> None:
     workload = WORKLOADS[1]
-    program = operator_program(workload, gpu_space(workload, GPU).sample(1, np.random.default_rng(0))[0], GPU)
+    program = operator_program(workload, schedule_space(workload, GPU).sample(1, np.random.default_rng(0))[0], GPU)
     assert num_launches(program) == COPIES
     assert len(program["main"].params) == 1 + 2 * COPIES + 1
     block = next(b for b in BLOCKS if b.use_se)
@@ -118,13 +116,6 @@ def test_what_is_timed_alone_runs_many_times_with_weights_of_its_own() -> None:
 def test_a_block_needs_a_point_for_each_operator() -> None:
     with pytest.raises(ScheduleError, match=r"^expected 2 points for block .*, got 0$"):
         block_launches(next(b for b in BLOCKS if b.kind == "classifier"), [], GPU)
-
-
-def test_spare_rows_of_a_map_are_not_a_number() -> None:
-    rows = as_rows(np.ones((1, 3, 7, 7), dtype=np.float32))
-    assert rows.shape == (56, 3)
-    assert np.isnan(rows[49:]).all()
-    assert (rows[:49] == 1.0).all()
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------

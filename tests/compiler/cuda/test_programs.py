@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.build import kernel_text
-from chanas.compiler.cuda.families import gpu_space
-from chanas.compiler.cuda.graph import block_launches, gpu_program, network_program, num_launches
+from chanas.compiler.cuda.graph import block_launches, gpu_program, network_program
 from chanas.compiler.cuda.nvrtc import compile_cubin, why_no_nvrtc
 from chanas.compiler.cuda.programs import build_program, graphs, rewritten
 from chanas.compiler.cuda.space import GPUSpace
@@ -22,10 +22,11 @@ from chanas.compiler.space import Point
 from chanas.core.target import gpu_in_dtype
 from chanas.operators.steps import device_workloads
 
+from ..carried_out import num_launches
 from ..cuda_cases import GPU
 from ..workbench import NANO, NUM_CLASSES
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 REASON = why_no_nvrtc()
 needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
@@ -50,15 +51,15 @@ from pathlib import Path
 from chanas.compiler.cuda.graph import operator_program
 from chanas.compiler.cuda.build import cuda_source, verify
 from chanas.compiler.cuda.programs import compile_program
-from chanas.compiler.cuda.families import schedule_gpu_operator
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_operator
+from chanas.compiler.backends import schedule_space
 from tests.compiler.cuda_cases import GPU, WORKLOADS
 workload = WORKLOADS[1]
-point = gpu_space(workload, GPU).sample(1, np.random.default_rng(0))[0]
+point = schedule_space(workload, GPU).sample(1, np.random.default_rng(0))[0]
 import tvm_ffi
 compiled = []
 tvm_ffi.register_global_func("tvm_callback_cuda_compile", lambda code: compiled.append(code) or b"", override=True)
-assert "kernel" in cuda_source(verify(schedule_gpu_operator(workload, point, GPU), GPU), GPU)
+assert "kernel" in cuda_source(verify(schedule_operator(workload, point, GPU), GPU), GPU)
 assert not compiled, "the text was wanted, not machine code"
 compile_program(operator_program(workload, point, GPU), GPU, Path(sys.argv[1]))
 """
@@ -67,7 +68,7 @@ compile_program(operator_program(workload, point, GPU), GPU, Path(sys.argv[1]))
 def test_a_whole_network_is_one_graph() -> None:
     blocks = NANO.largest.blocks(NANO, NUM_CLASSES)
     rng = np.random.default_rng(0)
-    points = [[gpu_space(w, GPU).sample(1, rng)[0] for w in device_workloads(b, GPU)] for b in blocks]
+    points = [[schedule_space(w, GPU).sample(1, rng)[0] for w in device_workloads(b, GPU)] for b in blocks]
     program = network_program(blocks, points, GPU)
     module = rewritten(program, GPU)
     (graph,) = graphs(module)
@@ -87,7 +88,7 @@ def test_what_the_library_holds_compiles(dtype: str) -> None:
     """Every operator of a block with squeeze-excite: the kernels of a program are one text."""
     target = gpu_in_dtype(GPU, dtype)
     block = next(b for b in NANO.all_blocks(NUM_CLASSES) if b.use_se and b.has_expand)
-    points = [with_tensor_cores(gpu_space(w, target)) for w in device_workloads(block, target)]
+    points = [with_tensor_cores(schedule_space(w, target)) for w in device_workloads(block, target)]
     executable = build_program(gpu_program(block_launches(block, points, target), 1, target), target)
     (device,) = executable.mod.imports[0].imports
     cubin, figures = compile_cubin(kernel_text(device.inspect_source()), GPU.required_gpu.arch)

@@ -1,5 +1,6 @@
-"""cuda_schedules.py, cuda_product.py and cuda_sequential.py of chanas/prescheduler: what a schedule computes, carried
-out by this machine, is what PyTorch computes; the CUDA text has the loads, barriers and stores that it asks for."""
+"""schedules.py, product.py and sequential.py of chanas/compiler/cuda: what schedules of several images and of tensor
+cores compute, carried out by this machine, is what PyTorch computes; the CUDA text has the loads, barriers and stores
+that it asks for."""
 
 from __future__ import annotations
 
@@ -8,54 +9,34 @@ import math
 
 import numpy as np
 import pytest
-from fast_cases import fast
 
-from chanas.compiler.cases import FLOAT16_OPERATOR_TOLERANCE, FLOAT32_TOLERANCE
+from chanas.compiler.backends import schedule_operator, schedule_space
 from chanas.compiler.cuda.build import cuda_source, verify
-from chanas.compiler.cuda.families import gpu_space, schedule_gpu_operator
 from chanas.compiler.cuda.operators import check_operator, input_shape
-from chanas.compiler.cuda.sequential import sequential_error
+from chanas.compiler.cuda.sequential import kernel_error, sequential_error
 from chanas.compiler.space import Named, Point
 from chanas.core.target import HardwareTarget
 from chanas.devices.target_files import arch_target
 from chanas.errors import ScheduleError
+from chanas.operators.precision import FLOAT16, FLOAT32
 from chanas.operators.workload import Operator, Workload
 
-from ..cuda_cases import GPU, IN_HALVES, IN_TF32, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key
+from ..cuda_cases import GPU, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key
 
 POINTWISE, DEPTHWISE, DENSE = WORKLOADS[1], WORKLOADS[6], WORKLOADS[9]
 DEEP = Workload("pointwise", 4, 64, 24, epilogue="relu", scaled=True)
 DEEP_IN_HALVES, DEEP_IN_TF32 = (dataclasses.replace(DEEP, dtype=d) for d in ("float16", "tf32"))
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=key)
-def test_schedules_compute_what_pytorch_does(workload: Workload) -> None:
-    for point in gpu_space(workload, GPU).sample(2, np.random.default_rng(8)):
-        assert sequential_error(workload, point, GPU) < FLOAT32_TOLERANCE
-
-
-@pytest.mark.parametrize("workload", IN_HALVES + IN_TF32, ids=key)
-def test_schedules_of_small_types_do_too(workload: Workload) -> None:
-    for point in gpu_space(workload, GPU).sample(2, np.random.default_rng(8)):
-        assert sequential_error(workload, point, GPU) < FLOAT16_OPERATOR_TOLERANCE
-
-
-@pytest.mark.parametrize("workload", fast(WORKLOADS + IN_HALVES, [1, 3, 5, 6, 7, 10, 13, 17]), ids=key)
-def test_nan_and_infinity_go_through_as_in_pytorch(workload: Workload) -> None:
-    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(8))
-    for odd in ((np.nan, -np.nan), (np.inf,), (-np.inf,)):
-        assert sequential_error(workload, point, GPU, odd) < FLOAT16_OPERATOR_TOLERANCE
-
-
 @pytest.mark.parametrize("workload", OF_THREE, ids=key)
 def test_schedules_of_several_images_do_too(workload: Workload) -> None:
-    (point,) = gpu_space(workload, GPU).sample(1, np.random.default_rng(8))
-    assert sequential_error(workload, point, GPU) < FLOAT32_TOLERANCE
+    (point,) = schedule_space(workload, GPU).sample(1, np.random.default_rng(8))
+    assert sequential_error(workload, point, GPU) < FLOAT32.operator_tolerance
 
 
 @pytest.mark.parametrize("workload", OF_TWO_IN_HALVES, ids=key)
 def test_tensor_cores_multiply_the_rows_of_several_images(workload: Workload) -> None:
-    assert sequential_error(workload, a_point(workload, mma=1), GPU) < FLOAT16_OPERATOR_TOLERANCE
+    assert sequential_error(workload, a_point(workload, mma=1), GPU) < FLOAT16.operator_tolerance
 
 
 @pytest.mark.parametrize("mma", [0, 1])
@@ -63,12 +44,7 @@ def test_tensor_cores_multiply_the_rows_of_several_images(workload: Workload) ->
 def test_each_image_has_its_own_gate(batch: int, mma: int) -> None:
     """A tile goes over the border between images, and past the last one."""
     workload = dataclasses.replace(DEEP, input_size=3, batch=batch, dtype="float16")
-    assert sequential_error(workload, a_point(workload, mma=mma, shares=1), GPU) < FLOAT16_OPERATOR_TOLERANCE
-
-
-def test_the_squeeze_of_several_images_is_two_operators() -> None:
-    with pytest.raises(ScheduleError, match=r"^operator squeeze is there for one image"):
-        gpu_space(Workload("squeeze", 7, 72, 24, batch=2), GPU)
+    assert sequential_error(workload, a_point(workload, mma=mma, shares=1), GPU) < FLOAT16.operator_tolerance
 
 
 @pytest.mark.parametrize("op", ["pointwise", "depthwise"])
@@ -78,7 +54,7 @@ def test_arrays_whose_places_32_bits_do_not_count_are_refused(op: Operator) -> N
     assert math.prod(input_shape(most)) < 2**31
     check_operator(most)
     with pytest.raises(ScheduleError, match=r"^expected arrays of less than 2\^31 values, got .*-b1024; use a smaller"):
-        gpu_space(dataclasses.replace(most, batch=1024), GPU)
+        schedule_space(dataclasses.replace(most, batch=1024), GPU)
     with pytest.raises(ScheduleError, match=r"^expected arrays of less than 2\^31 values"):
         check_operator(dataclasses.replace(most, in_channels=8, batch=1024))
 
@@ -88,7 +64,7 @@ def test_arrays_whose_places_32_bits_do_not_count_are_refused(op: Operator) -> N
 def test_stages_and_shares_of_a_sum_change_nothing(stages: int, shares: int, mma: int) -> None:
     workload = DEEP_IN_HALVES if mma else DEEP
     point = a_point(workload, stages=stages, shares=shares, mma=mma)
-    assert sequential_error(workload, point, GPU) < FLOAT16_OPERATOR_TOLERANCE
+    assert sequential_error(workload, point, GPU) < FLOAT16.operator_tolerance
 
 
 @pytest.mark.parametrize(
@@ -103,7 +79,7 @@ def test_tensor_cores_are_those_of_the_architecture(arch: str, workload: Workloa
     target = arch_target(arch)
     point = a_point(workload, target, mma=1)
     assert instruction in text(workload, point, target)
-    assert sequential_error(workload, point, target) < FLOAT16_OPERATOR_TOLERANCE
+    assert sequential_error(workload, point, target) < FLOAT16.operator_tolerance
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("sm_90", "float32"), ("sm_75", "tf32"), ("sm_70", "float16")])
@@ -111,7 +87,7 @@ def test_nothing_is_rounded_that_was_not_asked_for_and_old_architectures_have_no
     arch: str, dtype: str
 ) -> None:
     workload, target = dataclasses.replace(DEEP, dtype=dtype), arch_target(arch)
-    points = gpu_space(workload, target).sample(20, np.random.default_rng(0))
+    points = schedule_space(workload, target).sample(20, np.random.default_rng(0))
     assert not any("mma.sync" in text(workload, p, target) for p in points)
 
 
@@ -122,19 +98,16 @@ def test_the_next_stretch_is_loaded_before_this_one_is_used() -> None:
     assert loop.count("__syncthreads();") == 1
 
 
-def test_a_wrong_schedule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sequential run computes another operator than the reference."""
-    from chanas.compiler.cuda import sequential as module
-
+def test_a_wrong_schedule_is_found_out() -> None:
+    """The kernel computes another operator than the reference."""
     other = Workload("pointwise", 4, 24, 40, epilogue="hswish")
-    (point,) = gpu_space(other, GPU).sample(1, np.random.default_rng(0))
-    monkeypatch.setattr(module, "schedule_gpu_operator", lambda _w, p, t: schedule_gpu_operator(other, p, t))
-    assert sequential_error(POINTWISE, point, GPU) > 0.01
+    (point,) = schedule_space(other, GPU).sample(1, np.random.default_rng(0))
+    assert kernel_error(schedule_operator(other, point, GPU), POINTWISE, GPU) > 0.01
 
 
 def a_point(workload: Workload, target: HardwareTarget = GPU, **wanted: tuple[int, ...] | int) -> Point:
     """A random point with some groups given."""
-    space = gpu_space(workload, target)
+    space = schedule_space(workload, target)
 
     def fits(named: Named) -> bool:
         return all(named[name] == (value if isinstance(value, tuple) else (value,)) for name, value in wanted.items())
@@ -144,7 +117,7 @@ def a_point(workload: Workload, target: HardwareTarget = GPU, **wanted: tuple[in
 
 
 def text(workload: Workload, point: Point, target: HardwareTarget = GPU) -> str:
-    return cuda_source(verify(schedule_gpu_operator(workload, point, target), target), target)
+    return cuda_source(verify(schedule_operator(workload, point, target), target), target)
 
 
 def test_loads_into_shared_memory_are_vectors_between_two_barriers() -> None:
@@ -180,8 +153,3 @@ def test_only_what_the_schedule_unrolls_is_unrolled() -> None:
     loops = [i for i, line in enumerate(lines) if line.startswith("for (")]
     assert loops
     assert all(lines[i - 1].startswith("#pragma unroll") for i in loops)
-
-
-def test_a_point_of_another_space_is_refused() -> None:
-    with pytest.raises(ScheduleError, match=r"^expected a point of \d+ integers"):
-        schedule_gpu_operator(POINTWISE, (1, 2, 3), GPU)

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import ReferenceCase
+from chanas.compiler.cases import ReferenceCase, block_case, operator_case
 from chanas.compiler.cpu.build import build_network, build_object
-from chanas.compiler.cpu.reference import block_case, operator_case
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, sample
 from chanas.core.target import HardwareTarget
@@ -36,7 +35,7 @@ from chanas.measuring.checks.qemu import (
 )
 from chanas.measuring.checks.qemu import run_emulated as run
 from chanas.measuring.checks.target_check import small_block
-from chanas.measuring.local.compiler import open_compiler
+from chanas.measuring.worker.compiler import open_compiler
 from chanas.operators.workload import Operator, Workload
 
 from ...compiler.test_linkers import having
@@ -124,7 +123,7 @@ def test_a_compiled_block_runs_without_the_compilers_runtime(tmp_path: Path, rng
     block = small_block()
     with open_compiler(HOST) as compiler:
         path = compile_block(compiler, block, random_points(block, HOST, rng), "block", tmp_path)
-    (outcome,) = run(HERE, [Call("block", path, block_case(block, HOST.vector_lanes))], tmp_path)
+    (outcome,) = run(HERE, [Call("block", path, block_case(block, HOST))], tmp_path)
     assert outcome.is_right
 
 
@@ -175,10 +174,10 @@ def test_a_program_that_writes_nothing_is_an_outcome(planted: Path, tmp_path: Pa
 # ---- another processor ----------------------------------------------------------------------------------------------
 def run_operator(workload: Workload, target: HardwareTarget, folder: Path, rng: np.random.Generator) -> list[Emulated]:
     """Points that take every option of the workload's space, in one program."""
-    from chanas.compiler.cpu.families import schedule_operator
+    from chanas.compiler.backends import schedule_operator
 
     assert FOUND is not None
-    case, calls = operator_case(workload, target.vector_lanes), []
+    case, calls = operator_case(workload, target), []
     for i, point in enumerate(covering_points(schedule_space(workload, target), rng)):
         function = schedule_operator(workload, point, target).with_attr("global_symbol", f"point{i}")
         build_object(function, target, folder / f"point{i}.o")
@@ -206,7 +205,7 @@ def test_all_blocks_of_mbv3_32_equal_pytorch_on_arm(part: int, tmp_path: Path) -
     with open_compiler(PI4) as compiler:
         for i, block in enumerate(blocks):
             path = compile_block(compiler, block, random_points(block, PI4, rng), f"block{i}", tmp_path)
-            calls.append(Call(f"block{i}", path, block_case(block, PI4.vector_lanes)))
+            calls.append(Call(f"block{i}", path, block_case(block, PI4)))
     wrong = {b.key: o for b, o in zip(blocks, run(FOUND, calls, tmp_path), strict=True) if not o.is_right}
     assert wrong == {}
 

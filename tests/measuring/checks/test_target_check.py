@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chanas.compiler.linkers import CrossLinker, find_linker
+from chanas.compiler.toolchains import CrossLinker, find_linker
 from chanas.devices.target_files import describe_target
 from chanas.measuring.checks import target_check as module
 from chanas.measuring.checks.qemu import Emulated, Emulator, find_emulator, no_emulator

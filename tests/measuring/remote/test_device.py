@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,17 @@ import pytest
 
 import chanas
 from chanas.compiler.cuda import nvrtc as cuda_nvrtc
+from chanas.core.codec import to_json
 from chanas.devices import cuda_runtime
 from chanas.devices.target_files import describe_target
 from chanas.errors import ChanasError, MeasureError, TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
-from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.messages import Answer, ErrorKind, Measure, Request, WorkerError
 from chanas.measuring.remote import device as remote
 from chanas.measuring.remote.device import Description, RemoteDevice, check_alike, what_it_is
 from chanas.measuring.remote.link import Submit
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import Measure, Request
+from chanas.measuring.runner import RunnerLostError
+from chanas.measuring.worker.process import WorkerProcess
 
 from ...compiler.workbench import HOST
 
@@ -30,7 +32,7 @@ HERE = {"tvm": "1", **PROCESSOR, "boot": "b", "llvm_targets": ["aarch64", "x86_6
 THERE = {"target": HOST.to_json(), "tvm": "1", "chanas": chanas.__version__, **PROCESSOR, "boot": "other"}
 PI4 = dataclasses.replace(HOST, mcpu="cortex-a72", mtriple="aarch64-linux-gnu")
 BOARD = {"target": PI4.to_json(), "llvm_cpu": "cortex-a72", "machine": "aarch64"}
-DONE = Answer({"seconds": 1.0}, None, 0.1).to_json()
+DONE = to_json(Answer({"seconds": 1.0}, None, 0.1))
 BUSY = WorkerError(ErrorKind.BUSY, "all 2 of them are in use")
 PENDING = {"pending": True}
 TIMING = Measure(library=Path("kernel.so"), case=Path("case.npz"))
@@ -73,10 +75,16 @@ def device(script: Script, return_within_s: float = 0.05) -> RemoteDevice:
     return RemoteDevice(Address("tracker", 1), "pi4", 1, "f32", return_within_s=return_within_s, link=linked)
 
 
+def connected(script: Script) -> RemoteDevice:
+    there = device(script)
+    there.connect()
+    return there
+
+
 # ---- calls ----------------------------------------------------------------------------------------------------------
 def test_an_answer_is_the_devices_own() -> None:
     script = Script(submit=[PENDING], wait=[PENDING, DONE])
-    assert device(script).call(TIMING, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
+    assert connected(script).call(TIMING, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
     assert script.asked == ["connect", "submit", "wait", "wait"]
 
 
@@ -88,43 +96,35 @@ def test_a_device_knows_how_many_there_are() -> None:
 
 def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
     error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 11 (SIGSEGV) in measure")
-    script = Script(submit=[Answer(None, error, 0.2).to_json()])
-    there = device(script)
+    script = Script(submit=[to_json(Answer(None, error, 0.2))])
+    there = connected(script)
     assert there.call(TIMING, 1.0) == Answer(None, error, 0.2)
     assert (there.num_lost, script.num_stops) == (0, 0)
 
 
 @pytest.mark.parametrize("lost", ["crash: the worker ended with exit code 1 in submit", "RuntimeError: reset by peer"])
-def test_what_a_lost_device_was_timing_is_timed_again(lost: str) -> None:
+def test_a_device_that_is_lost_says_why_and_is_there_again(lost: str) -> None:
     script = Script(submit=[lost, DONE])
-    there = device(script)
+    there = connected(script)
+    with pytest.raises(RunnerLostError, match=lost.partition(": ")[2]):
+        there.call(TIMING, 1.0)
+    assert not there.is_there
+    assert there.restore() is None
+    assert there.is_there
     assert there.call(TIMING, 1.0).result == {"seconds": 1.0}
     assert there.num_lost == 1
     assert script.asked == ["connect", "submit", "connect", "submit"]
 
 
-def test_a_lost_device_is_waited_for() -> None:
-    script = Script(connect=[{"device": THERE}, "MeasureError: no device of key 'pi4'", BUSY, {"device": THERE}])
-    script.answers["submit"] = ["RuntimeError: gone", DONE]
-    assert device(script, return_within_s=20.0).call(TIMING, 1.0).error is None
-
-
-def test_a_device_that_stays_away_ends_with_one_line() -> None:
-    script = Script(connect=[{"device": THERE}, "MeasureError: no tracker answers"], submit=["RuntimeError: gone"])
-    with pytest.raises(
-        MeasureError, match=r"no device of key 'pi4' came back within 0.05 s \(no tracker answers\); what"
-    ):
-        device(script).call(TIMING, 1.0)
-
-
-def test_what_takes_the_device_with_it_every_time_is_a_failed_candidate() -> None:
-    script = Script(submit=["RuntimeError: the board rebooted"])
-    answer = device(script).call(TIMING, 1.0)
-    assert str(answer.error) == "crash: the device was lost 3 times in measure, the last time: the board rebooted"
+def test_a_device_that_stays_away_says_why() -> None:
+    there = connected(Script(connect=[{"device": THERE}, "MeasureError: no tracker answers"]))
+    there.stop()
+    assert there.restore() == WorkerError(ErrorKind.RAISED, "no tracker answers", "MeasureError")
+    assert not there.is_there
 
 
 def test_a_device_whose_worker_cannot_start_is_no_lost_one() -> None:
-    there = device(Script(submit=["MeasureError: a worker process could not start"]))
+    there = connected(Script(submit=["MeasureError: a worker process could not start"]))
     with pytest.raises(MeasureError, match=r"^a device of key 'pi4' can't time: a worker process could not start$"):
         there.call(TIMING, 1.0)
     assert there.num_lost == 0
@@ -144,14 +144,13 @@ def test_a_call_that_is_given_up_comes_back_at_once() -> None:
         def stop(self) -> None:
             given_up.set()
 
-    there = device(Hanging())
-    answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(there.call(TIMING, 1.0)))
-    thread.start()
-    waiting.wait(20.0)
-    there.stop()
-    thread.join(20.0)
-    assert str(answers[0].error) == "stopped: measure was given up"
+    there = connected(Hanging())
+    with ThreadPoolExecutor(1) as threads:
+        called = threads.submit(there.call, TIMING, 1.0)
+        waiting.wait(20.0)
+        there.stop()
+        with pytest.raises(RunnerLostError):
+            called.result(20.0)
 
 
 # ---- who is there ---------------------------------------------------------------------------------------------------
@@ -270,9 +269,12 @@ def test_a_gpu_that_others_use_is_warned_of(asked: list[str], caplog: pytest.Log
 
 def test_what_comes_back_must_be_of_the_same_kind() -> None:
     other = {**THERE, "target": {**HOST.to_json(), "fingerprint": "0123456789ab", "device": "a toaster"}}
-    script = Script(connect=[{"device": THERE}, {"device": other}], submit=["RuntimeError: gone"])
+    script = Script(connect=[{"device": THERE}, {"device": other}])
+    there = connected(script)
+    there.stop()
     with pytest.raises(TargetError, match=r"the devices of key 'pi4' are of different kinds: .* and a toaster"):
-        device(script, return_within_s=20.0).call(TIMING, 1.0)
+        there.restore()
+    assert not there.is_there
 
 
 def test_a_device_may_be_this_machine() -> None:

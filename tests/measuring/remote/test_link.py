@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from chanas.core.codec import to_json
 from chanas.errors import MeasureError
-from chanas.measuring.answers import RequestError, WorkerError
+from chanas.measuring.messages import Measure, RequestError, WorkerError
 from chanas.measuring.remote.link import Link, Uploads
-from chanas.measuring.requests import MeasureInTurns
-from chanas.measuring.wire import to_json
 
 
 class Device:
@@ -87,7 +86,7 @@ def test_a_folder_of_libraries_is_sent_file_by_file(device: Device, tmp_path: Pa
     for name in ("0.so", "1.so", "0.o"):
         written(folder / name, name.encode())
     case = written(tmp_path / "case.npz", b"case")
-    sent = dict(Link._sent(device.uploads, MeasureInTurns(library=folder, case=case, num=2)))
+    sent = dict(Link._sent(device.uploads, Measure(library=folder, case=case, num=2)))
     assert sent["library"]["is_folder"]
     assert {n: device.files[u] for n, u in sent["library"]["names"].items()} == {"0.so": b"0.so", "1.so": b"1.so"}
     assert device.files[sent["case"]] == b"case"

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,13 @@ from chanas.core.usage import Place, Usage
 from chanas.devices.host import host_triple
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
+from chanas.measuring.fleet import Fleet
+from chanas.measuring.messages import Crash, Hang, Ping
 from chanas.measuring.remote.device import RemoteDevice
-from chanas.measuring.remote.pool import held_devices
+from chanas.measuring.remote.held import held_devices
 from chanas.measuring.remote.tracker import Address, device_groups
-from chanas.measuring.requests import Crash, Hang, Ping
+from chanas.measuring.runner import RunnerLostError
 from chanas.operators.workload import Workload
-from chanas.prescheduler.tuning.tuner import TuneConfig
 from chanas.workflows.models.chain import Model
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
@@ -110,6 +112,7 @@ def pair(tracker: Address, server: psutil.Process) -> Iterator[list[subprocess.P
 @pytest.fixture
 def device(tracker: Address, server: psutil.Process) -> Iterator[RemoteDevice]:
     remote = RemoteDevice(tracker, KEY, 1, "f32", return_within_s=60.0)
+    remote.connect()
     yield remote
     remote.close()
     assert until(lambda: num_free(tracker) == 1)  # whatever happened: the server waits for the next client
@@ -122,7 +125,8 @@ def pid_of(device: RemoteDevice) -> int:
 def test_a_device_says_what_it_is_and_stays_ours(device: RemoteDevice, tracker: Address) -> None:
     here = host_processor()
     expected = dataclasses.replace(HOST, mcpu=here.mcpu, mattr=here.mattr, mtriple=host_triple())
-    assert device.connect().target == expected
+    assert device.description is not None
+    assert device.description.target == expected
     assert device.is_local
     assert num_free(tracker) == 0
     assert pid_of(device) == pid_of(device)
@@ -155,18 +159,20 @@ def test_a_session_that_is_killed_loses_only_what_it_timed(device: RemoteDevice,
         os.kill(server.children()[0].pid, signal.SIGKILL)
 
     threading.Timer(1.0, kill_session).start()
-    answer = device.call(Hang(), 4.0)  # once more on the session after it, where it takes its full time
+    with Fleet([], [device], overlap=True, key=KEY, return_within_s=60.0) as fleet:
+        answer = fleet.measure(Hang(), 4.0).result()  # once more on the session after it, where it takes its full time
     assert str(answer.error) == "timeout: hang took more than 4 s"
     assert device.num_lost == 1
 
 
 def test_a_client_that_vanishes_frees_the_device(device: RemoteDevice, tracker: Address) -> None:
     pid = pid_of(device)
-    caller = threading.Thread(target=lambda: device.call(Hang(), 300.0))
-    caller.start()
-    time.sleep(0.5)
-    device.stop()
-    caller.join()
+    with ThreadPoolExecutor(1) as threads:
+        called = threads.submit(device.call, Hang(), 300.0)
+        time.sleep(0.5)
+        device.stop()
+        with pytest.raises(RunnerLostError):
+            called.result()
     assert until(lambda: num_free(tracker) == 1, within_s=20.0)
     assert until(lambda: not psutil.pid_exists(pid))
 
@@ -190,17 +196,15 @@ def test_a_server_of_another_kind_is_told(tracker: Address, server: psutil.Proce
 
 def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, tmp_path: Path) -> None:
     run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
-    config = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
     with held_devices(tracker, KEY) as held:
         summary = fill_table(
             run,
             NANO,
             held.target,
             NUM_CLASSES,
-            config,
+            trials=3,
             sub_spaces=narrow,
-            model="random",
-            progress=False,
+            cost_model="random",
             open_pool=held.pool,
         )
     assert summary.path == run.luts / f"cpu@{KEY}.json"
@@ -297,7 +301,6 @@ def test_two_devices_time_and_one_goes_on_alone(
     tracker: Address, pair: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
-    config = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
     with held_devices(tracker, "pair") as held:
         assert len(held.devices) == 2
         with held.pool(held.target) as pool:
@@ -317,10 +320,9 @@ def test_two_devices_time_and_one_goes_on_alone(
             NANO,
             held.target,
             NUM_CLASSES,
-            config,
+            trials=3,
             sub_spaces=narrow,
-            model="random",
-            progress=False,
+            cost_model="random",
             open_pool=held.pool,
         )
     assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}

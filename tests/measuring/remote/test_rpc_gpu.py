@@ -12,24 +12,24 @@ import numpy as np
 import pytest
 
 from chanas import workflows
-from chanas.compiler.backends import case_of
-from chanas.compiler.cuda.families import gpu_space
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.cases import case_of
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.core.usage import Place, Usage
 from chanas.devices.timing import TimingSettings
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring import canary
+from chanas.measuring.messages import Build, Measure, OperatorAt
 from chanas.measuring.remote.device import what_it_is
-from chanas.measuring.remote.pool import held_devices
+from chanas.measuring.remote.held import held_devices
 from chanas.measuring.remote.tracker import Address
-from chanas.measuring.requests import BuildOperator, Measure
 from chanas.operators.workload import Workload
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, open_source
 from chanas.workflows.stages.tables import check, open_table
-from chanas.workflows.stages.tuning import Tuning
 
 from ...compiler.cuda_cases import WORKLOADS
 from ...compiler.workbench import plant_worker
@@ -70,8 +70,8 @@ def test_two_gpus_time_what_is_built_here(tracker: Address, tmp_path: Path) -> N
         assert (len(held.devices), held.target.name) == (2, f"cuda@{KEY}")
         assert held.target.gpu == found().features
         case_of(workload, held.target).save(case)
-        point = gpu_space(workload, held.target).sample(1, np.random.default_rng(0))[0]
-        build = BuildOperator(target=held.target, library=library, workload=workload, point=point)
+        point = schedule_space(workload, held.target).sample(1, np.random.default_rng(0))[0]
+        build = Build(target=held.target, what=OperatorAt(workload, point), path=library)
         timing = Measure(library=library, case=case, settings=TimingSettings(cold_bytes=1))
         with held.pool(held.target) as pool:
             assert pool.build(build, 60.0).result().error is None
@@ -124,7 +124,7 @@ def test_a_table_of_gpus_elsewhere_is_made_and_checked(
     summary = workflows.preschedule(
         run,
         usage=Usage("cuda", place=place),
-        tuning=Tuning(num_trials=1, num_calibration=6),
+        effort=TableEffort(trials=1, calibrate=6),
         space=space,
         num_classes=CLASSES,
         progress=False,

@@ -17,6 +17,7 @@ import pytest
 from processors import CPUINFO
 
 import chanas
+from chanas.core.codec import to_json
 from chanas.core.processor import host_processor, parse_cpuinfo
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices import host
@@ -24,11 +25,10 @@ from chanas.devices.host import host_triple
 from chanas.devices.target_files import describe_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import TargetError
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.worker_process import WorkerProcess
+from chanas.measuring.messages import Answer, Measure, Ping, Request, TimingRequest
 from chanas.measuring.remote import server as device_server
 from chanas.measuring.remote.server import Session, listen, served_target, wait_until_free
-from chanas.measuring.requests import Measure, Ping, Request, TimingRequest
+from chanas.measuring.worker.process import WorkerProcess
 
 from ...compiler.workbench import HOST, plant_worker
 
@@ -227,7 +227,7 @@ def test_uploaded_files_get_their_names_back_for_a_call(session: Session, worker
         (tmp_path / name).write_text(name)
     several = {"library": {"is_folder": True, "names": {"0.so": "ab.so", "1.so": "cd.so"}}, "case": "ef.npz"}
     answer = call(session, TIMING, **single())
-    assert answer == {"result": Answer({"seconds": 1.0}, None, 0.5).to_json()}
+    assert answer == {"result": to_json(Answer({"seconds": 1.0}, None, 0.5))}
     call(session, TIMING, **several)
     request, timeout_s = worker.asked[0]
     assert timeout_s == 3.0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from chanas.errors import ConfigError, SchedulerError
-from chanas.measuring.requests import BuildModule, BuildOperators, Learn, Ping, Request
+from chanas.measuring.messages import Build, Learn, ModuleFile, OperatorsAt, Ping, Request
 from chanas.measuring.shared import cluster as module
 from chanas.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
 from chanas.measuring.shared.turns import Ask
@@ -32,7 +32,7 @@ WITHIN_S = 30.0
 
 
 def asked(request: Request) -> Ask:
-    return Ask(number=0, times=False, timeout_s=WITHIN_S, request=request.to_json())
+    return Ask(number=0, times=False, timeout_s=WITHIN_S, request=request)
 
 
 @contextlib.contextmanager
@@ -57,15 +57,13 @@ def threads() -> Iterator[Cluster]:
 def test_what_is_built_comes_back_and_what_it_reads_is_sent(threads: Cluster, tmp_path: Path) -> None:
     module_, library = tmp_path / "network.json", tmp_path / "made.so"
     module_.write_text("{}")
-    answer = threads.answer(asked(BuildModule(target=HOST, library=library, module=module_)))
+    answer = threads.answer(asked(Build(target=HOST, what=ModuleFile(module_), path=library)))
     assert answer.error is None
     assert library.exists()
     there = tmp_path / "there.so"
     there.write_bytes(b"compiled before")
     several = tmp_path / "several"
-    request = BuildOperators(
-        target=HOST, library=several, workload=WORKLOAD, points=[(0,), (1,)], compiled=[None, there]
-    )
+    request = Build(target=HOST, what=OperatorsAt(WORKLOAD, [(0,), (1,)], [None, there]), path=several)
     assert threads.answer(asked(request)).error is None
     assert sorted(path.name for path in several.iterdir()) == ["0.so", "1.so"]
     assert (several / "1.so").read_bytes() == b"compiled before"
@@ -96,14 +94,17 @@ def test_each_thread_of_the_workers_is_a_unit_with_a_process_of_its_own(threads:
     assert os.getpid() not in found
 
 
-def test_code_is_for_this_machines_processor_wherever_it_is_built(threads: Cluster, monkeypatch: Any) -> None:
+def test_a_build_is_sent_for_this_machines_processor_and_without_its_paths(threads: Cluster, monkeypatch: Any) -> None:
     def build(ask: str, _kind: str, _files: Any) -> tuple[str, dict[str, bytes]]:
         return json.dumps({"result": json.loads(ask)["request"]["arguments"], "error": None}), {}
 
     monkeypatch.setattr(module, "build", build)
-    arguments = threads.answer(asked(BuildModule(target=HOST, library=Path("a.so"), module=Path("b.json")))).result
+    arguments = threads.answer(asked(Build(target=HOST, what=ModuleFile(Path("b.json")), path=Path("a.so")))).result
     assert arguments["target"]["mcpu"]
-    assert "/" not in arguments["library"] + arguments["module"]
+    assert "/" not in arguments["path"] + arguments["what"]["ModuleFile"]["path"]
+    several = OperatorsAt(WORKLOAD, [(0,), (1,)], [Path("there/0.so"), None])
+    arguments = threads.answer(asked(Build(target=HOST, what=several, path=Path("several")))).result
+    assert arguments["what"]["OperatorsAt"]["compiled"] == ["1-0.so", None]
 
 
 def test_workers_of_other_versions_are_refused() -> None:

@@ -10,12 +10,10 @@ from typing import Any, cast
 import pytest
 
 from chanas.errors import SchedulerError, ShortageError, shortage
-from chanas.measuring.answers import Answer, ErrorKind
-from chanas.measuring.requests import Learn, Ping
-from chanas.measuring.shared.client import Client, ProcessKilledError
+from chanas.measuring.messages import Answer, ErrorKind, Learn, Ping
 from chanas.measuring.shared.cluster import RESOURCE
 from chanas.measuring.shared.job import MAX_STARTS, TuningJob
-from chanas.measuring.shared.turns import Answered, Ask, Rest
+from chanas.measuring.shared.turns import Answered, Ask, Client, ProcessKilledError, Rest
 from chanas.measuring.shared.workers import SharedWorkers, Slot
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, START, Outcome, Stage
 
@@ -69,7 +67,7 @@ class Core:
 
 def asks(*kinds: str, first: int = 0) -> tuple[Ask, ...]:
     numbered = enumerate(kinds, first)
-    return tuple(Ask(number=n, times=k == MEASURE, timeout_s=1.0, request=Ping().to_json()) for n, k in numbered)
+    return tuple(Ask(number=n, times=k == MEASURE, timeout_s=1.0, request=Ping()) for n, k in numbered)
 
 
 def job_of(script: Script, *timers: Timers, times_on: str = DEVICE, **options: Any) -> TuningJob:
@@ -134,7 +132,7 @@ def test_what_is_withdrawn_is_not_carried_out() -> None:
 
 def test_what_a_cost_model_asks_goes_to_the_cluster_and_its_answer_to_a_turn_on_the_host() -> None:
     workers = SharedWorkers((), cast(Any, (Timers(),)), cluster=cast(Any, object()))
-    question = Ask(number=0, times=False, timeout_s=1.0, request=Learn(question={}).to_json())
+    question = Ask(number=0, times=False, timeout_s=1.0, request=Learn(question={}))
     script = Script(Rest(asks=(question,)), Rest(ended=True))
     job = TuningJob(cast(Client, script), workers)
     [learn] = run(job, *job.offer())
@@ -186,9 +184,7 @@ def test_a_tuning_that_cannot_go_on_ends_its_job(rest: Rest) -> None:
 
 
 def test_a_device_is_a_unit_and_tunings_begin_with_different_ones() -> None:
-    wanted = [
-        Ask(number=n, times=True, timeout_s=1.0, request=Ping().to_json(), device=d) for n, d in enumerate((0, 1))
-    ]
+    wanted = [Ask(number=n, times=True, timeout_s=1.0, request=Ping(), device=d) for n, d in enumerate((0, 1))]
     script = Script(Rest(asks=(*wanted, *asks(MEASURE, first=2))), Rest(ended=True))
     job = job_of(script, Timers(), Timers(), first_device=1)
     stages = run(job, job.offer()[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import queue
@@ -10,18 +11,16 @@ from typing import Any, cast
 
 import pytest
 
+from chanas.core.codec import to_json
 from chanas.errors import TargetError
-from chanas.measuring.answers import Answer, ErrorKind, WorkerError
-from chanas.measuring.local.worker_process import WorkerProcess
-from chanas.measuring.remote.device import Description, DeviceLostError
-from chanas.measuring.requests import Ping
+from chanas.measuring.messages import Answer, ErrorKind, Ping, WorkerError
+from chanas.measuring.runner import RunnerLostError
 from chanas.measuring.shared.timers import RemoteTimer, raise_if_killed
 from chanas.measuring.shared.turns import Ask
+from chanas.measuring.worker.process import WorkerProcess
 from chanas.scheduler.jobs import WorkerDiedError
 
-from ...compiler.workbench import HOST
-
-ASK = Ask(number=0, times=True, timeout_s=1.0, request=Ping().to_json())
+ASK = Ask(number=0, times=True, timeout_s=1.0, request=Ping())
 WITHIN_S = 20.0
 
 
@@ -34,21 +33,22 @@ class Device:
         self.looks: list[Any] = [
             WorkerError(ErrorKind.BUSY, "in use"),
             TargetError("of another kind"),
-            Description(HOST, "", "", "", "", ""),
+            None,
         ]
-        self.stopped = False
-        self.is_lost = False
+        self.stopped = self.was_lost = False
+        self.is_there = True
 
-    def attempt(self, _request: Ping, _timeout_s: float) -> Answer:
-        if not self.is_lost:
-            self.is_lost = True
-            raise DeviceLostError("reset by peer")
+    def call(self, _request: Ping, _timeout_s: float) -> Answer:
+        if not self.was_lost:
+            self.was_lost, self.is_there = True, False
+            raise RunnerLostError("reset by peer")
         return Answer({}, None)
 
-    def try_connect(self) -> Any:
+    def restore(self) -> Any:
         look = self.looks.pop(0)
         if isinstance(look, Exception):
             raise look
+        self.is_there = look is None
         return look
 
     def stop(self) -> None:
@@ -70,27 +70,29 @@ def test_what_is_timed_is_given_up_for_the_job_alone_that_it_is_for() -> None:
     device, stopped = Device(), list[bool]()
     timer = RemoteTimer(cast(Any, device))
 
-    def attempt(_request: Ping, _timeout_s: float) -> Answer:
+    def call(_request: Ping, _timeout_s: float) -> Answer:
         for job in ("b", "a"):
             timer.stop(job)
             stopped.append(device.stopped)
         return Answer({}, None)
 
-    device.attempt = attempt  # type: ignore[method-assign]
+    device.call = call  # type: ignore[method-assign]
     timer.answer("a", ASK)
     assert stopped == [False, True]
 
 
 @pytest.mark.parametrize(("number", "is_killed"), [(signal.SIGKILL, True), (signal.SIGSEGV, False)])
 def test_a_worker_that_somebody_kills_costs_no_candidate(number: signal.Signals, is_killed: bool) -> None:
-    """By the text of a process that really ended so: the reason is in nothing else."""
+    """As the parent of a process that really ended so says it; its text may say anything."""
     greets_and_dies = (
-        f"import os, sys; sys.stdin.readline(); print({json.dumps(Answer({}, None).to_json())!r}, flush=True); "
+        f"import os, sys; sys.stdin.readline(); print({json.dumps(to_json(Answer({}, None)))!r}, flush=True); "
         f"sys.stdin.readline(); os.kill(os.getpid(), {number.value})"
     )
     worker = WorkerProcess(1, sorted(os.sched_getaffinity(0))[:1], ["-c", greets_and_dies])
     answer = worker.call(Ping(), 20.0)
     worker.close()
+    assert answer.error is not None
+    answer = dataclasses.replace(answer, error=dataclasses.replace(answer.error, text="it says: with signal 9 of 12"))
     if is_killed:
         with pytest.raises(WorkerDiedError):
             raise_if_killed(answer)

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from chanas.devices.cores import split_cores
 from chanas.errors import ConfigError
-from chanas.measuring.shared.workers import open_kinds, open_shared_workers
+from chanas.measuring.shared.workers import open_kinds
 from chanas.scheduler.jobs import DEVICE, HOST
 
 from ...compiler.workbench import HOST as TARGET
@@ -34,8 +35,9 @@ def test_where_devices_have_all_cores_they_are_the_slots() -> None:
         assert workers.overlap
 
 
-def test_by_default_the_first_core_is_the_device() -> None:
-    with open_shared_workers(TARGET) as workers:
+def test_one_core_that_times_leaves_the_others_to_the_host() -> None:
+    with open_kinds(TARGET, [split_cores(TARGET.num_threads)[0]], {}) as kinds:
+        workers = kinds[""]
         assert [slot.core for slot in workers.slots] == (CORES[1:] or CORES)
         assert workers.overlap == (len(CORES) > 1)
 

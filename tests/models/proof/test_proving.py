@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from chanas.compiler.program import Program, TunedOperation
 from chanas.devices.host import load_target
 from chanas.errors import MeasureError
 from chanas.models.folding import simplify
 from chanas.models.graph import Graph
 from chanas.models.lowering import lower
-from chanas.models.program import Program, TunedOperation
 from chanas.models.proof.proving import Proof, prove
 from chanas.models.proof.reference import reference_of
 from chanas.models.reading.reader import read_graph

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chanas.errors import CheckpointError
-from chanas.measuring.outcomes import Reading
+from chanas.measuring.messages import Reading
 from chanas.prescheduler.records import schema
 from chanas.prescheduler.records.merging import merge_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord, Work

@@ -21,7 +21,7 @@ from chanas.compiler.backends import BACKENDS, backend_of
 from chanas.core import target as core_target
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
-from chanas.measuring.outcomes import Reading
+from chanas.measuring.messages import Reading
 from chanas.prescheduler.records import schema
 from chanas.prescheduler.records import store as module
 from chanas.prescheduler.records.schema import SCHEMA

@@ -21,8 +21,7 @@ from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.outcomes import Outcome
-from chanas.measuring.requests import BuildNetwork
+from chanas.measuring.messages import NetworkAt, Outcome
 from chanas.prescheduler.tables import calibrate as module
 from chanas.prescheduler.tables.calibrate import (
     best_fit,
@@ -34,7 +33,6 @@ from chanas.prescheduler.tables.calibrate import (
     weight_bytes,
 )
 from chanas.prescheduler.tables.networks import NetworkJob
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, fill_table, random_lut
 
@@ -213,14 +211,13 @@ def test_too_few_networks_are_an_error(lut: LatencyLUT, monkeypatch: pytest.Monk
 
 
 def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: SyntheticPool, tmp_path: Any) -> None:
-    run, config = RunDirectory(tmp_path), TuneConfig(num_trials=1)
+    run = RunDirectory(tmp_path)
 
-    def fill(num_trials: int = 1) -> tuple[LatencyLUT, int]:
-        before = sum(isinstance(asked, BuildNetwork) for asked in synthetic_pool.built)
-        grown = dataclasses.replace(config, num_trials=num_trials)
-        options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "model": "random", "progress": False}
-        lut = fill_table(run, SPACE, HOST, NUM_CLASSES, grown, num_calibration=6, **options).lut
-        return lut, sum(isinstance(asked, BuildNetwork) for asked in synthetic_pool.built) - before
+    def fill(trials: int = 1) -> tuple[LatencyLUT, int]:
+        before = sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built)
+        options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "cost_model": "random"}
+        lut = fill_table(run, SPACE, HOST, NUM_CLASSES, trials=trials, calibrate=6, **options).lut
+        return lut, sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built) - before
 
     first, num_networks = fill()
     assert first.calibration is not None
@@ -229,6 +226,6 @@ def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: Sy
     again, num_networks = fill()
     assert num_networks == 0
     assert again.calibration == first.calibration
-    changed, num_networks = fill(num_trials=4)
+    changed, num_networks = fill(trials=4)
     assert num_networks == 6
     assert changed.rows != first.rows

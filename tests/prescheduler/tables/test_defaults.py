@@ -14,8 +14,8 @@ from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ChanasError, MeasureError
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Outcome
 from chanas.prescheduler.tables import defaults
 from chanas.prescheduler.tables.defaults import KINDS, Kind, default_table
 
@@ -134,4 +134,4 @@ def test_an_unknown_kind_is_one_line(tmp_path: Path) -> None:
 
 def test_blocks_are_timed_as_cold_as_in_a_network(tmp_path: Path, synthetic_pool: SyntheticPool) -> None:
     table(tmp_path / "cpu.json", "untuned")
-    assert [b.block for b in synthetic_pool.built] == list(BLOCKS)
+    assert [b.what.block for b in synthetic_pool.built] == list(BLOCKS)

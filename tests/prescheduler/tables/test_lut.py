@@ -13,23 +13,23 @@ import pytest
 from fast_cases import fast
 
 from chanas.compiler.backends import BACKENDS, schedule_space
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import tvm_version
 from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.local import pool as local
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildBlock
+from chanas.measuring import fleet as local
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import BlockAt
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler import blocks, session
+from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.records import store as records
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
-from chanas.prescheduler.tables import lut
-from chanas.prescheduler.tables.lut import PrescheduleSummary, Surroundings, surroundings
+from chanas.prescheduler.tables.lut import PrescheduleSummary
 from chanas.prescheduler.tuning import jobs
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 from ...compiler.workbench import (
     HOST,
@@ -46,25 +46,25 @@ from ...compiler.workbench import (
 )
 
 NARROW = NANO.sub_spaces[:1]
-CONFIG = TuneConfig(num_trials=3, num_initial=2, batch_size=2)
+NUM_TRIALS = 3
 # Timings that may be under way, or wait for the canary, when a process ends.
 IN_FLIGHT = len(NANO.all_blocks(NUM_CLASSES))
 
 
-def workloads_of(blocks: tuple[BlockConfig, ...]) -> list[Workload]:
-    return list(dict.fromkeys(w for b in blocks for w in block_workloads(b)))
+def workloads_of(some: tuple[BlockConfig, ...]) -> list[Workload]:
+    return list(dict.fromkeys(w for b in some for w in block_workloads(b)))
 
 
-def num_trials(workloads: list[Workload], config: TuneConfig = CONFIG) -> int:
-    return sum(min(config.num_trials, len(schedule_space(w, HOST).points)) for w in workloads)
+def num_trials(workloads: list[Workload], each: int = NUM_TRIALS) -> int:
+    return sum(min(each, len(schedule_space(w, HOST).points)) for w in workloads)
 
 
 ALL_BLOCKS, NARROW_BLOCKS = NANO.all_blocks(NUM_CLASSES), NANO.all_blocks(NUM_CLASSES, NARROW)
-ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(blocks)) for blocks in (ALL_BLOCKS, NARROW_BLOCKS))
+ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(some)) for some in (ALL_BLOCKS, NARROW_BLOCKS))
 
 
-def fill(run: RunDirectory, config: TuneConfig = CONFIG, model: str = "random", **options: Any) -> PrescheduleSummary:
-    return fill_table(run, NANO, HOST, NUM_CLASSES, config, model=model, progress=False, **options)
+def fill(run: RunDirectory, trials: int = NUM_TRIALS, cost_model: str = "random", **options: Any) -> PrescheduleSummary:
+    return fill_table(run, NANO, HOST, NUM_CLASSES, trials=trials, cost_model=cost_model, **options)
 
 
 def done(summary: PrescheduleSummary) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def measured(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Iter
     run = RunDirectory(tmp_path_factory.mktemp("measured"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "WorkerPool", lambda _target: _lent(pool))
-        yield run.root, fill(run, model="gp", sub_spaces=NARROW)
+        yield run.root, fill(run, cost_model="gp", sub_spaces=NARROW)
 
 
 class _lent:  # noqa: N801
@@ -158,10 +158,9 @@ def test_a_table_that_was_deleted_comes_back_from_the_records(
 
 def test_more_trials_only_add(copied: PrescheduleSummary, run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
     synthetic_pool.seconds = lambda _: 1.0  # slower than anything real: the best schedules stay
-    more = TuneConfig(num_trials=5)
-    again = fill(run, more, sub_spaces=NARROW)
+    again = fill(run, 5, sub_spaces=NARROW, early_stop=False)
     workloads = workloads_of(NARROW_BLOCKS)
-    assert done(again) == (num_trials(workloads, more) - num_trials(workloads), 0)
+    assert done(again) == (num_trials(workloads, 5) - num_trials(workloads), 0)
     for key, row in copied.lut.rows.items():
         assert dataclasses.replace(again.lut.rows[key], num_trials=row.num_trials) == row
         assert again.lut.rows[key].num_trials >= row.num_trials
@@ -173,7 +172,7 @@ def test_a_better_schedule_is_measured_in_its_blocks(
     """Only blocks of which an operator has become faster are timed again."""
     faster = next(w for w in workloads_of(NARROW_BLOCKS) if w.op == "conv")
     synthetic_pool.seconds = lambda asked: 1e-12 if family_of(asked) == "conv" else 1.0
-    again = fill(run, TuneConfig(num_trials=4), sub_spaces=NARROW)
+    again = fill(run, 4, sub_spaces=NARROW)
     changed = {key for key, row in again.lut.rows.items() if row.schedules != copied.lut.rows[key].schedules}
     assert changed == {b.key for b in NARROW_BLOCKS if faster in block_workloads(b)}
     assert again.num_new_blocks == len(changed) == 1
@@ -213,7 +212,7 @@ def test_a_table_of_something_else_is_refused_by_name_and_not_mixed_into(
     with pytest.raises(LUTError, match=difference):
         copied.lut.check(space, target)
     shutil.copyfile(run.lut("cpu"), run.lut("cpu-2t"))
-    again = fill_table(run, space, target, NUM_CLASSES, CONFIG, sub_spaces=NARROW, progress=False)
+    again = fill_table(run, space, target, NUM_CLASSES, trials=NUM_TRIALS, sub_spaces=NARROW)
     assert again.num_new_blocks == (2 if change == "space" else len(NARROW_BLOCKS))  # head and classifier differ
     assert set(again.lut.rows) == {b.key for b in space.all_blocks(NUM_CLASSES, NARROW)}
     again.lut.check(space, target)
@@ -236,7 +235,7 @@ def test_ctrl_c_while_timing_blocks_keeps_what_was_measured(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch, num_measured: int
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lut, "progress_bar", interrupted_bar(num_measured))
+        patch.setattr(session, "progress_bar", interrupted_bar(num_measured))
         fill(run)
     half = LatencyLUT.load(run.lut(HOST.name))
     assert len(half.rows) == num_measured
@@ -288,7 +287,8 @@ def order_of_block_work(pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch) ->
 
     def noting(what: str, call: Any) -> Any:
         def noted(request: Any, *rest: Any) -> Any:
-            key = request.library.name.rpartition("-")[0]
+            library = request.path if what == "build" else request.library
+            key = library.name.rpartition("-")[0]
             if key in keys:
                 order.append((what, key))
             return call(request, *rest)
@@ -303,7 +303,7 @@ def order_of_block_work(pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch) ->
 def test_blocks_are_timed_again_while_others_are_compiled(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lut, "_APART_S", 0.0)
+    monkeypatch.setattr(blocks, "_APART_S", 0.0)
     order = order_of_block_work(synthetic_pool, monkeypatch)
     fill(run)
     first, last = (next(key for what, key in events if what == "build") for events in (order, order[::-1]))
@@ -315,7 +315,7 @@ def test_blocks_are_timed_again_while_others_are_compiled(
 def test_rounds_of_a_block_lie_apart_as_long_as_there_is_something_else_to_time(
     run: RunDirectory, synthetic_pool: SyntheticPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lut, "_APART_S", math.inf)
+    monkeypatch.setattr(blocks, "_APART_S", math.inf)
     order = order_of_block_work(synthetic_pool, monkeypatch)
     fill(run)
     timed = [key for what, key in order if what == "time"]
@@ -346,7 +346,7 @@ def test_a_block_whose_rounds_are_all_there_is_not_built(run: RunDirectory, synt
     store.close()
     synthetic_pool.built.clear()
     again = fill(run)
-    assert [asked for asked in synthetic_pool.built if isinstance(asked, BuildBlock)] == []
+    assert [asked for asked in synthetic_pool.built if isinstance(asked.what, BlockAt)] == []
     assert {k: r.median_s for k, r in again.lut.rows.items()} == {k: r.median_s for k, r in first.lut.rows.items()}
 
 
@@ -407,7 +407,7 @@ def test_a_block_that_fails_at_its_best_schedules_gets_the_next_best(
     best = [point for _, point in first.lut.rows[STEM.key].schedules]
 
     def fails_at_best(asked: Any) -> float | str:
-        at_best = block_of(asked) == STEM and asked.points == best
+        at_best = block_of(asked) == STEM and asked.what.points == best
         return "crash" if at_best else synthetic_seconds(asked)
 
     synthetic_pool.seconds = fails_at_best
@@ -440,24 +440,6 @@ def test_blocks_of_an_older_version_are_timed_again_and_operators_are_not(
 
 
 # ---- what surrounds a block -----------------------------------------------------------------------------------------
-def test_surroundings_are_those_of_the_mean_network(tiny_space: SearchSpace) -> None:
-    around = surroundings(tiny_space, 10)
-    smallest, largest = (
-        sum(w.weight_bytes for b in a.blocks(tiny_space, 10) for w in block_workloads(b))
-        for a in (tiny_space.smallest, tiny_space.largest)
-    )
-    assert smallest < around.weight_bytes < largest
-    assert 4 + tiny_space.num_stages <= around.num_blocks <= 4 + tiny_space.num_stages * tiny_space.max_depth
-    assert surroundings(tiny_space, 10) == around
-
-
-def test_surroundings_of_a_space_of_one_depth() -> None:
-    one = dataclasses.replace(NANO, width_multipliers=(1.0,))
-    blocks = one.smallest.blocks(one, NUM_CLASSES)
-    weights = sum(w.weight_bytes for b in blocks for w in block_workloads(b))
-    assert surroundings(one, NUM_CLASSES) == Surroundings(weights, len(blocks))
-
-
 def test_blocks_are_timed_as_cold_as_in_the_mean_network(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
@@ -489,7 +471,7 @@ def test_compiler_and_device_are_in_the_records(measured: tuple[Path, Preschedul
 def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
     half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
     plain = fill(run, sub_spaces=NARROW)
-    summary = fill_table(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+    summary = fill_table(run, NANO, half, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random", sub_spaces=NARROW)
     assert (plain.lut.header.dtype, summary.lut.header.dtype) == ("float32", "bfloat16")
     assert summary.path == run.lut("cpu-bf16") != plain.path
     assert summary.num_new_blocks == len(NARROW_BLOCKS)
@@ -507,9 +489,9 @@ def test_a_dtype_that_is_slower_is_told_once(
 ) -> None:
     half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
     synthetic_pool.seconds = lambda asked: 4e-5 if asked.target.dtype == "bfloat16" else 1e-5
-    fill_table(run, NANO, HOST, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+    fill_table(run, NANO, HOST, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random", sub_spaces=NARROW)
     told = []
     for _ in range(2):
-        fill_table(run, NANO, half, NUM_CLASSES, CONFIG, model="random", progress=False, sub_spaces=NARROW)
+        fill_table(run, NANO, half, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random", sub_spaces=NARROW)
         told.append(capsys.readouterr().err)
     assert told == ["bf16 is slower than f32 here: 40 us against 10 us of a 1×1 convolution; going on\n", ""]

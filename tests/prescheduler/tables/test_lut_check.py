@@ -12,9 +12,9 @@ import pytest
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ConfigError, LUTError
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildBlock, BuildNetwork
-from chanas.prescheduler.tables.lut import surroundings
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import BlockAt, NetworkAt
+from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.tables.lut_check import Remeasured, Sample, TableCheck, Tolerances, check_table
 
 from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, random_lut
@@ -36,7 +36,7 @@ def check(lut: LatencyLUT, **options: Any) -> TableCheck:
 
 def takes(block_s: float | str, factor: float = 1.0) -> Callable[[Any], float | str]:
     """A device on which every block takes `block_s`, and a network `factor` times the sum of the table's blocks."""
-    return lambda asked: block_s if isinstance(asked, BuildBlock) else factor * 1e-5 * len(asked.blocks)
+    return lambda asked: block_s if isinstance(asked.what, BlockAt) else factor * 1e-5 * len(asked.what.blocks)
 
 
 def rows(*ratios: float | None) -> tuple[Remeasured, ...]:
@@ -54,7 +54,7 @@ def test_rows_are_built_with_the_schedules_of_the_table(lut: LatencyLUT, synthet
     assert found.holds
     assert len({row.key for row in found.rows}) == len(synthetic_pool.built) == 4
     for asked in synthetic_pool.built:
-        assert asked.points == [point for _, point in lut.rows[asked.block.key].schedules]
+        assert asked.what.points == [point for _, point in lut.rows[asked.what.block.key].schedules]
 
 
 def test_rows_are_timed_as_the_table_was_filled(
@@ -133,7 +133,7 @@ def test_no_network_is_compiled(lut: LatencyLUT, synthetic_pool: SyntheticPool, 
         lut.rows = {key: row for key, row in lut.rows.items() if not key.startswith("stem")}
     found = check(lut, num_networks=0 if reason == "none asked for" else 3)
     assert found.networks == ()
-    assert not any(isinstance(asked, BuildNetwork) for asked in synthetic_pool.built)
+    assert not any(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built)
 
 
 # ---- the verdict ----------------------------------------------------------------------------------------------------

@@ -13,16 +13,15 @@ import pytest
 from tables import save_space
 
 from chanas.compiler.backends import BACKENDS
+from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.measuring.requests import BuildBlock, BuildNetwork
-from chanas.prescheduler.tables import lut
-from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.measuring.messages import BlockAt, NetworkAt
+from chanas.prescheduler import session
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.tables import FillSummary, open_table
-from chanas.workflows.stages.tuning import Tuning
 
 from ...compiler.workbench import (
     HOST,
@@ -45,8 +44,8 @@ NARROW, WIDE = (SPACE.all_blocks(NUM_CLASSES, (s,)) for s in SPACE.sub_spaces)
 def run(tmp_path: Path, synthetic_pool: SyntheticPool) -> RunDirectory:
     """A run whose table has the first of two sub-spaces."""
     run = RunDirectory(tmp_path / "run")
-    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "model": "random", "progress": False}
-    fill_table(run, SPACE, HOST, NUM_CLASSES, TuneConfig(num_trials=2), **options)
+    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "cost_model": "random"}
+    fill_table(run, SPACE, HOST, NUM_CLASSES, trials=2, **options)
     synthetic_pool.built.clear()
     return run
 
@@ -57,8 +56,8 @@ def yaml_file(tmp_path: Path) -> Path:
 
 
 def fill(run: RunDirectory, yaml_file: Path, **options: Any) -> FillSummary:
-    options = {"num_calibration": 0, "num_trials": 2, "cost_model": "random", **options}
-    return tables.fill(run, space=yaml_file, tuning=Tuning(**options), progress=False)
+    options = {"calibrate": 0, "trials": 2, "cost_model": "random", **options}
+    return tables.fill(run, space=yaml_file, effort=TableEffort(**options), progress=False)
 
 
 def table(run: RunDirectory) -> LatencyLUT:
@@ -66,7 +65,7 @@ def table(run: RunDirectory) -> LatencyLUT:
 
 
 def built_blocks(pool: SyntheticPool) -> set[str]:
-    return {asked.block.key for asked in pool.built if isinstance(asked, BuildBlock)}
+    return {asked.what.block.key for asked in pool.built if isinstance(asked.what, BlockAt)}
 
 
 # ---- other versions -------------------------------------------------------------------------------------------------
@@ -88,8 +87,8 @@ def test_a_table_of_another_version_of_the_spaces_is_not_filled(run: RunDirector
 
 def test_the_prescheduler_replaces_a_table_of_another_version(run: RunDirectory) -> None:
     of_another_version(run)
-    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[1:], "model": "random", "progress": False}
-    made = fill_table(run, SPACE, HOST, NUM_CLASSES, TuneConfig(num_trials=2), **options).lut
+    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[1:], "cost_model": "random"}
+    made = fill_table(run, SPACE, HOST, NUM_CLASSES, trials=2, **options).lut
     assert made.rows.keys() == {b.key for b in SPACE.all_blocks(NUM_CLASSES, SPACE.sub_spaces[1:])}
 
 
@@ -100,7 +99,7 @@ def test_holes_are_filled_and_no_other_row_changes(
     """Not even where another schedule is now known to be faster."""
     before = table(run)
     synthetic_pool.seconds = lambda asked: 1e-9
-    summary = fill(run, yaml_file, num_trials=4)
+    summary = fill(run, yaml_file, trials=4)
     holes = {b.key for b in ALL} - before.rows.keys()
     assert (summary.num_holes, summary.num_blocks) == (len(holes), len(ALL))
     assert built_blocks(synthetic_pool) == holes
@@ -128,7 +127,7 @@ def test_predicted_rows_are_measured_a_few_at_a_time(
         save(lut, path)
 
     monkeypatch.setattr(LatencyLUT, "save", noted)
-    summary = fill(run, yaml_file, sub_spaces=["r8-w1"])
+    summary = fill(run, yaml_file, sub_spaces=("r8-w1",))
     assert (summary.num_holes, summary.num_predicted) == (0, 3)
     assert sorted(set(left), reverse=True) == [2, 1, 0]
     assert all(table(run).rows[key].predicted_error is None for key in guessed)
@@ -141,7 +140,7 @@ def test_a_row_that_is_lost_comes_back(run: RunDirectory, yaml_file: Path, synth
     lost = NARROW[2].key
     table_without = LatencyLUT(whole.header, {k: r for k, r in whole.rows.items() if k != lost})
     table_without.save(run.lut("cpu"))
-    summary = fill(run, yaml_file, sub_spaces=["r8-w1"])
+    summary = fill(run, yaml_file, sub_spaces=("r8-w1",))
     assert (summary.num_holes, summary.num_new_trials) == (1, 0)
     assert table(run).rows == whole.rows
     assert synthetic_pool.built == []
@@ -151,7 +150,7 @@ def test_a_table_without_holes_is_left_as_it_is(
     run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool
 ) -> None:
     before = run.lut("cpu").read_bytes()
-    summary = fill(run, yaml_file, sub_spaces=["r8-w1"], num_trials=16)
+    summary = fill(run, yaml_file, sub_spaces=("r8-w1",), trials=16)
     assert (summary.num_holes, summary.num_blocks, summary.num_new_trials) == (0, len(NARROW), 0)
     assert run.lut("cpu").read_bytes() == before
     assert synthetic_pool.built == []
@@ -162,7 +161,7 @@ def test_what_an_interrupted_run_left_out_is_filled(
 ) -> None:
     num_before = len(table(run).rows)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lut, "progress_bar", interrupted_bar(2))
+        patch.setattr(session, "progress_bar", interrupted_bar(2))
         fill(run, yaml_file)
     half = table(run)
     assert len(half.rows) == num_before + 2
@@ -184,8 +183,8 @@ def test_a_block_that_fails_stays_a_hole_and_the_others_are_kept(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"sub_spaces": ["r9-w1"]}, ConfigError, "unknown sub-space 'r9-w1'; known: r8-w1, r8-w2"),
-        ({"num_trials": 0}, ConfigError, "at least 1 trial"),
+        ({"sub_spaces": ("r9-w1",)}, ConfigError, "unknown sub-space 'r9-w1'; known: r8-w1, r8-w2"),
+        ({"trials": 0}, ConfigError, "at least 1 trial"),
     ],
 )
 def test_bad_options_measure_nothing(
@@ -223,14 +222,14 @@ def deep(tmp_path: Path, synthetic_pool: SyntheticPool) -> tuple[RunDirectory, P
     """A run whose table has one of two sub-spaces, with architectures enough to calibrate; and its space's file."""
     space = dataclasses.replace(SPACE, name="deep", depths=(1, 2))
     run = RunDirectory(tmp_path / "deep")
-    options: dict[str, Any] = {"sub_spaces": space.sub_spaces[:1], "model": "random", "progress": False}
-    fill_table(run, space, HOST, NUM_CLASSES, TuneConfig(num_trials=1), **options)
+    options: dict[str, Any] = {"sub_spaces": space.sub_spaces[:1], "cost_model": "random"}
+    fill_table(run, space, HOST, NUM_CLASSES, trials=1, **options)
     synthetic_pool.built.clear()
     return run, save_space(space, tmp_path / "deep.yaml")
 
 
 def networks(pool: SyntheticPool) -> list[Any]:
-    return [asked.blocks for asked in pool.built if isinstance(asked, BuildNetwork)]
+    return [asked.what.blocks for asked in pool.built if isinstance(asked.what, NetworkAt)]
 
 
 def test_calibrating_stores_the_correction_and_changes_no_row(
@@ -294,7 +293,7 @@ def test_a_run_is_locked_while_it_is_calibrated(deep: tuple[RunDirectory, Path],
 def test_rows_that_came_in_meanwhile_are_not_overwritten(deep: tuple[RunDirectory, Path]) -> None:
     run, file = deep
     opened = open_table(run=run, space=file)
-    fill(run, file, num_trials=1)
+    fill(run, file, trials=1)
     grown = table(run)
     calibration = tables.calibrate(opened, num_networks=6, progress=False)
     assert (table(run).rows, table(run).calibration) == (grown.rows, calibration)
@@ -305,12 +304,12 @@ def test_filling_calibrates_with_networks_of_all_that_is_covered(
     deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool
 ) -> None:
     run, file = deep
-    first = fill(run, file, sub_spaces=["r8-w2"], num_trials=1, num_calibration=8).lut.calibration
+    first = fill(run, file, sub_spaces=("r8-w2",), trials=1, calibrate=8).lut.calibration
     assert first is not None
     stems = {blocks[0].out_channels for blocks in networks(synthetic_pool)}
     assert stems == {8, 16}
     synthetic_pool.built.clear()
-    assert fill(run, file, num_trials=1, num_calibration=8).lut.calibration == first
+    assert fill(run, file, trials=1, calibrate=8).lut.calibration == first
     assert synthetic_pool.built == []
 
 
@@ -318,7 +317,7 @@ def test_a_whole_table_without_calibration_gets_one(
     deep: tuple[RunDirectory, Path], synthetic_pool: SyntheticPool
 ) -> None:
     run, file = deep
-    summary = fill(run, file, sub_spaces=["r8-w1"], num_trials=1, num_calibration=6)
+    summary = fill(run, file, sub_spaces=("r8-w1",), trials=1, calibrate=6)
     assert summary.num_holes == 0
     assert summary.lut.calibration is not None
     assert table(run).calibration == summary.lut.calibration

@@ -15,7 +15,7 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import in_batches
 from chanas.errors import CheckpointError, LUTError, MeasureError
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.prescheduler.tables import networks
 from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks
 
@@ -80,7 +80,7 @@ def test_outcomes_come_in_the_order_of_the_jobs(
     tiny_space: SearchSpace, tiny_lut: LatencyLUT, synthetic_pool: SyntheticPool, tmp_path: Path
 ) -> None:
     jobs = [job(tiny_space, tiny_space.smallest, tmp_path, seed) for seed in range(5)]
-    synthetic_pool.seconds = lambda asked: float(asked.library.stem[-1])
+    synthetic_pool.seconds = lambda asked: float(asked.path.stem[-1])
     outcomes = compile_networks(tiny_lut, HOST, jobs, progress=False)
     assert [o.seconds for o in outcomes] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
@@ -91,7 +91,7 @@ def test_a_network_is_timed_in_three_processes_and_in_two_more_where_they_disagr
     steady, moody = (job(tiny_space, tiny_space.smallest, tmp_path, seed) for seed in range(2))
 
     def seconds(asked: Any) -> float:
-        if asked.library == steady.library:
+        if asked.path == steady.library:
             return 1.0 + 0.01 * synthetic_pool.num_renewed
         return (1.0, 1.2, 1.0, 1.1, 1.3)[synthetic_pool.num_renewed]
 

@@ -11,7 +11,7 @@ from chanas.compiler.backends import schedule_space
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import device_workloads
 from chanas.prescheduler.tables import networks
 from chanas.prescheduler.tables.calibrate import calibrate

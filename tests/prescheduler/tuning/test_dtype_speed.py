@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chanas.core.target import HardwareTarget
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
 from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.tuning.dtype_speed import WORKLOAD, DtypeSpeed, dtype_speed, tell_if_slower
 
@@ -28,9 +28,9 @@ def planted(seconds: dict[str, float | str]) -> SyntheticPool:
     }
 
     def invented(asked: Any) -> float | str:
-        dtype = asked.workload.dtype
+        dtype = asked.what.workload.dtype
         found = seconds[dtype]
-        return found if isinstance(found, str) else found * (0.75 if asked.point == best[dtype] else 1.0)
+        return found if isinstance(found, str) else found * (0.75 if asked.what.point == best[dtype] else 1.0)
 
     return SyntheticPool(invented)
 

@@ -16,16 +16,17 @@ from tables import save_space
 
 from chanas.commands import process as cli
 from chanas.compiler.backends import schedule_space
+from chanas.core.effort import Effort
 from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.pool import Awaited
+from chanas.measuring.fleet import Awaited
+from chanas.measuring.messages import Answer
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, Search
 
 from ...compiler.workbench import (
     HOST,
@@ -41,7 +42,7 @@ from ...compiler.workbench import (
 
 POINTWISE = [Workload("pointwise", 4, 16, channels) for channels in range(32, 256, 16)]
 DEPTHWISE = [Workload("depthwise", 7, channels, channels, 3) for channels in (16, 32)]
-CONFIG = TuneConfig(num_trials=8, num_initial=4, batch_size=4)
+NUM_TRIALS = 8
 CRASH = "crash: the worker ended with signal 6 (SIGABRT) in measure; it said: LLVM ERROR: planted"
 Seconds = Callable[[dict[str, Any]], float | str]
 
@@ -61,15 +62,15 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def fails(family: str, error: str = CRASH) -> Seconds:
-    return lambda asked: error if asked.workload.op == family else synthetic_seconds(asked)
+    return lambda asked: error if asked.what.workload.op == family else synthetic_seconds(asked)
 
 
-def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CONFIG) -> TuningJobs:
-    return TuningJobs(pool, HOST, store, config, scratch, model="random")
+def tuning(pool: Any, store: RecordStore, scratch: Path, search: Search = DEFAULT_SEARCH) -> TuningJobs:
+    return TuningJobs(pool, HOST, store, Effort(trials=NUM_TRIALS, cost_model="random"), scratch, search=search)
 
 
 def num_built(pool: SyntheticPool) -> dict[str, int]:
-    return dict(Counter(a.workload.op for a in pool.built))
+    return dict(Counter(a.what.workload.op for a in pool.built))
 
 
 # ---- the watch ------------------------------------------------------------------------------------------------------
@@ -152,9 +153,9 @@ def test_a_family_that_only_fails_costs_a_few_candidates_and_the_others_all_thei
     pool = SyntheticPool(fails("pointwise"))
     jobs = tuning(pool, store, scratch)
     best = jobs.run([*POINTWISE, *DEPTHWISE])
-    total = sum(min(CONFIG.num_trials, schedule_space(w, HOST).num_points) for w in DEPTHWISE)
+    total = sum(min(NUM_TRIALS, schedule_space(w, HOST).num_points) for w in DEPTHWISE)
     assert num_built(pool)["depthwise"] == total == sum(len(best[w]) for w in DEPTHWISE)
-    assert NUM_ALIKE <= num_built(pool)["pointwise"] <= NUM_ALIKE + 3 * CONFIG.batch_size
+    assert NUM_ALIKE <= num_built(pool)["pointwise"] <= NUM_ALIKE + 3 * DEFAULT_SEARCH.batch_size
     assert jobs.failed_families == {"pointwise": CRASH}
     said = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]
     assert [line.strip() for line in said] == [f"pointwise operators are given up, all fail alike: {CRASH}"]
@@ -166,7 +167,7 @@ def test_a_family_that_was_given_up_is_retried_with_a_few(store: RecordStore, sc
     tuning(first, store, scratch).run([*POINTWISE, *DEPTHWISE], progress=False)
     again = SyntheticPool(fails("pointwise"))
     tuning(again, store, scratch).run([*POINTWISE, *DEPTHWISE], progress=False)
-    assert NUM_ALIKE <= num_built(again)["pointwise"] <= NUM_ALIKE + 3 * CONFIG.batch_size
+    assert NUM_ALIKE <= num_built(again)["pointwise"] <= NUM_ALIKE + 3 * DEFAULT_SEARCH.batch_size
     assert "depthwise" not in num_built(again)
     cured = SyntheticPool()
     best = tuning(cured, store, scratch).run([*POINTWISE, *DEPTHWISE], progress=False)
@@ -179,22 +180,22 @@ def test_a_family_of_which_something_is_known_to_work_is_tried_to_the_end(store:
     jobs = tuning(pool, store, scratch)
     jobs.run(POINTWISE, progress=False)
     assert jobs.failed_families == {}
-    assert num_built(pool)["pointwise"] == CONFIG.num_trials * len(POINTWISE) - 1
+    assert num_built(pool)["pointwise"] == NUM_TRIALS * len(POINTWISE) - 1
 
 
 def test_a_common_budget_goes_to_the_families_that_work(store: RecordStore, scratch: Path) -> None:
-    config = TuneConfig(num_trials=8, num_initial=2, batch_size=2, shared=True)
+    search = Search(num_initial=2, batch_size=2)
     pool = SyntheticPool(fails("pointwise"))
     workloads = [*POINTWISE, *DEPTHWISE]
-    jobs = tuning(pool, store, scratch, config)
+    jobs = tuning(pool, store, scratch, search)
     jobs.run(workloads, progress=False, counts=np.ones((4, len(workloads))))
     assert list(jobs.failed_families) == ["pointwise"]
-    assert num_built(pool)["pointwise"] <= NUM_ALIKE + 3 * config.batch_size
-    assert num_built(pool)["depthwise"] <= config.num_trials * len(DEPTHWISE)
+    assert num_built(pool)["pointwise"] <= NUM_ALIKE + 3 * search.batch_size
+    assert num_built(pool)["depthwise"] <= NUM_TRIALS * len(DEPTHWISE)
 
 
 def test_where_every_family_is_given_up_the_run_ends(store: RecordStore, scratch: Path) -> None:
-    pool = SyntheticPool(lambda asked: f"timeout: {asked.workload.op} took more than 20 s")
+    pool = SyntheticPool(lambda asked: f"timeout: {asked.what.workload.op} took more than 20 s")
     with pytest.raises(MeasureError) as caught:
         tuning(pool, store, scratch).run([*POINTWISE, *DEPTHWISE], progress=False)
     assert str(caught.value).startswith(f"no schedule of any operator works on {HOST.device}; given up after the first")
@@ -254,7 +255,7 @@ def test_a_table_without_a_family_says_why(tmp_path: Path, synthetic_pool: Synth
     synthetic_pool.seconds = lambda asked: CRASH if family_of(asked) == "depthwise" else synthetic_seconds(asked)
     run = RunDirectory(tmp_path / "run")
     with pytest.raises(MeasureError) as caught:
-        fill_table(run, NANO, HOST, NUM_CLASSES, CONFIG, model="random", progress=False)
+        fill_table(run, NANO, HOST, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random")
     assert "blocks could not be measured (the first: mbconv" in str(caught.value)
     assert f"; the LUT holds the others; given up: depthwise ({CRASH}); run the command again" in str(caught.value)
     kinds = {key.partition("-")[0] for key in LatencyLUT.load(run.lut("cpu")).rows}
@@ -276,5 +277,5 @@ def test_a_compiler_that_aborts_ends_the_command_after_the_first_candidates(
     (error,) = [line for line in lines if line.startswith("chanas: error: ")]
     assert lines[-1] == error
     assert f"no schedule of any operator works on {HOST.device}; given up after the first failures: " in error
-    assert "(SIGABRT) in build_operator; it said: LLVM ERROR: planted" in error
+    assert "(SIGABRT) in build; it said: LLVM ERROR: planted" in error
     assert time.monotonic() - start < 60.0  # of a machine that does other things too

@@ -14,16 +14,17 @@ from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
+from chanas.core.effort import Effort
 from chanas.measuring.canary import Canary
-from chanas.measuring.local.pool import WorkerPool
-from chanas.measuring.requests import BuildOperators, Measure, MeasureInTurns, Request
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import OperatorsAt
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import jobs as module
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
-from ...compiler.workbench import BuildAgain, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
+from ...compiler.workbench import Again, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
 
 HERE = device()
 WORKLOADS = [
@@ -35,7 +36,7 @@ WORKLOADS = [
     Workload("conv", 8, 3, 8, 3, 2),
     Workload("pool", 2, 16, 16),
 ]
-CONFIG = TuneConfig(num_trials=9, num_initial=3, batch_size=2)
+EFFORT, SEARCH = Effort(trials=9), Search(num_initial=3, batch_size=2)
 Asked = tuple[str, Point]
 
 
@@ -53,16 +54,18 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
-def tuning(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = CONFIG, **options: Any) -> TuningJobs:
-    return TuningJobs(pool, HERE, store, config, scratch, **options)
+def tuning(
+    pool: Any, store: RecordStore, scratch: Path, effort: Effort = EFFORT, search: Search = SEARCH, **options: Any
+) -> TuningJobs:
+    return TuningJobs(pool, HERE, store, effort, scratch, search=search, **options)
 
 
-def num_trials(workload: Workload, config: TuneConfig = CONFIG) -> int:
-    return min(config.num_trials, len(schedule_space(workload, HERE).points))
+def num_trials(workload: Workload, effort: Effort = EFFORT) -> int:
+    return min(effort.num_trials, len(schedule_space(workload, HERE).points))
 
 
 def asked_of(pool: SyntheticPool) -> list[Asked]:
-    return [(a.workload.key, a.point) for a in pool.built]
+    return [(a.what.workload.key, a.what.point) for a in pool.built]
 
 
 def kept_in(store: RecordStore) -> set[Asked]:
@@ -76,7 +79,7 @@ TOTAL = sum(map(num_trials, WORKLOADS))
 @pytest.mark.parametrize("model", ["gp", "random"])
 def test_every_operator_gets_its_trials(store: RecordStore, scratch: Path, model: str, overlap: bool) -> None:
     pool = SyntheticPool(overlap=overlap)
-    best = tuning(pool, store, scratch, model=model).run(WORKLOADS, progress=False)
+    best = tuning(pool, store, scratch, dataclasses.replace(EFFORT, cost_model=model)).run(WORKLOADS, progress=False)
     assert {w.key: len(records) for w, records in best.items()} == {w.key: num_trials(w) for w in WORKLOADS}
     assert len(set(asked_of(pool))) == len(pool.built) == len(pool.timed) == TOTAL
     assert pool.expected == [TOTAL]
@@ -96,11 +99,11 @@ def keep(store: RecordStore, *seconds: float) -> None:
 
 def in_turns(again: dict[Point, float | str]) -> SyntheticPool:
     """Seconds by point for the second time."""
-    return SyntheticPool(lambda asked: again[asked.point] if isinstance(asked, BuildAgain) else 1.0)
+    return SyntheticPool(lambda asked: again[asked.what.point] if isinstance(asked.what, Again) else 1.0)
 
 
 def settle(pool: Any, store: RecordStore, scratch: Path) -> list[TuningRecord]:
-    return tuning(pool, store, scratch, TuneConfig(num_trials=1)).run([LUCKY], progress=False)[LUCKY]
+    return tuning(pool, store, scratch, Effort(trials=1), Search()).run([LUCKY], progress=False)[LUCKY]
 
 
 def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: RecordStore, scratch: Path) -> None:
@@ -108,7 +111,7 @@ def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: Recor
     a, b, c, d, *_ = LUCKY_POINTS
     pool = in_turns({a: 1.2e-6, b: 1.05e-6, c: 1.1e-6})
     assert [r.point for r in settle(pool, store, scratch)] == [b, c, a, d]
-    assert [t.points for t in pool.turns] == [(a, b, c)]
+    assert [t.what.points for t in pool.turns] == [(a, b, c)]
     assert {r.point: (r.seconds, r.again_s) for r in store.load(LUCKY.key)} == {
         a: (1.00e-6, 1.2e-6),
         b: (1.02e-6, 1.05e-6),
@@ -139,7 +142,7 @@ def test_a_new_contender_makes_new_turns(store: RecordStore, scratch: Path) -> N
     keep(store, 1.00e-6, 1.02e-6, 0.99e-6)
     pool = in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6))
     settle(pool, store, scratch)
-    assert [set(t.points) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
+    assert [set(t.what.points) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
 
 
 def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: RecordStore, scratch: Path) -> None:
@@ -147,7 +150,7 @@ def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: R
     a, b, c, d, *_ = LUCKY_POINTS
     pool = in_turns({a: "crash: signal 11", b: 1.05e-6, c: 1.02e-6})
     assert [r.point for r in settle(pool, store, scratch)] == [c, b, d, a]
-    assert [t.points for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
+    assert [t.what.points for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
     assert {r.point: r.again_error for r in store.load(LUCKY.key)} == {a: "crash: signal 11", b: None, c: None, d: None}
 
 
@@ -159,24 +162,24 @@ def test_turns_in_which_all_fail_change_nothing_and_are_made_again(store: Record
     assert [r.point for r in settle(working, store, scratch)] == [LUCKY_POINTS[1], LUCKY_POINTS[0]]
 
 
-@pytest.mark.parametrize("kind", [BuildOperators, MeasureInTurns])
+@pytest.mark.parametrize("in_building", [True, False])
 def test_a_run_that_is_cut_off_in_the_turns_of_an_operator_repeats_those_alone(
-    store: RecordStore, scratch: Path, kind: type[Request]
+    store: RecordStore, scratch: Path, in_building: bool
 ) -> None:
     class Cut(SyntheticPool):
         num_left = 2
 
-        def count(self, request: Request) -> None:
-            self.num_left -= isinstance(request, kind)
+        def count(self, is_counted: bool) -> None:
+            self.num_left -= is_counted
             if self.num_left == 0:
                 raise KeyboardInterrupt
 
         def build(self, request: Any, *rest: Any) -> Any:
-            self.count(request)
+            self.count(in_building and isinstance(request.what, OperatorsAt))
             return super().build(request, *rest)
 
         def measure(self, request: Any, *rest: Any) -> Any:
-            self.count(request)
+            self.count(not in_building and request.num is not None)
             return super().measure(request, *rest)
 
     whole, alike = SyntheticPool(lambda _: 1e-6), WORKLOADS[:3]
@@ -188,7 +191,7 @@ def test_a_run_that_is_cut_off_in_the_turns_of_an_operator_repeats_those_alone(
         left.rmdir() if left.is_dir() else left.unlink()
     tuning(whole, store, scratch).run(alike, progress=False)
     assert len(settled) <= 1
-    assert {t.workload.input_size for t in whole.turns} == {w.input_size for w in alike if w not in settled}
+    assert {t.what.workload.input_size for t in whole.turns} == {w.input_size for w in alike if w not in settled}
     assert len(whole.built) == sum(map(num_trials, alike)) - num_kept
 
 
@@ -203,8 +206,9 @@ def test_planted_bad_candidates_end_as_records_and_the_others_have_their_turns(
         overlap, num_builders, num_devices = pool.overlap, pool.num_builders, pool.num_devices
 
         def build(self, request: Any, timeout_s: float) -> Any:
-            if isinstance(request, BuildOperators):
-                request = dataclasses.replace(request, points=[(7, 7) if p == broken else p for p in request.points])
+            if isinstance(request.what, OperatorsAt):
+                points = [(7, 7) if p == broken else p for p in request.what.points]
+                request = dataclasses.replace(request, what=dataclasses.replace(request.what, points=points))
             return pool.build(request, timeout_s)
 
         measure, expect, compute = pool.measure, pool.expect, pool.compute
@@ -282,7 +286,7 @@ def test_a_second_run_measures_nothing_and_returns_the_same(store: RecordStore, 
 def test_more_trials_add_to_those_that_are_there(store: RecordStore, scratch: Path) -> None:
     tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
     before = kept_in(store)
-    pool, more = SyntheticPool(), TuneConfig(num_trials=12)
+    pool, more = SyntheticPool(), Effort(trials=12)
     tuning(pool, store, scratch, more).run(WORKLOADS, progress=False)
     assert before.isdisjoint(asked_of(pool))
     assert len(pool.built) == sum(num_trials(w, more) - num_trials(w) for w in WORKLOADS) > 0
@@ -305,7 +309,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_makes_the_rest(
 
 def test_failures_are_kept_with_their_error_and_not_tried_again(store: RecordStore, scratch: Path) -> None:
     def fails(asked: Any) -> float | str:
-        return "timeout: measure took more than 40 s" if asked.workload.op == "depthwise" else 1e-6
+        return "timeout: measure took more than 40 s" if asked.what.workload.op == "depthwise" else 1e-6
 
     best = tuning(SyntheticPool(fails), store, scratch).run(WORKLOADS, progress=False)
     for workload in WORKLOADS:
@@ -331,28 +335,28 @@ def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scra
 
     class Noting(SyntheticPool):
         def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Any:
-            if isinstance(request, Measure):
+            if request.num is None:
                 limits.append(request.hopeless_s)
             return super().measure(request, timeout_s, device)
 
     tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)
-    assert limits[: CONFIG.num_initial] == [None] * CONFIG.num_initial
-    assert set(limits[CONFIG.num_initial :]) == {6e-6}
+    assert limits[: SEARCH.num_initial] == [None] * SEARCH.num_initial
+    assert set(limits[SEARCH.num_initial :]) == {6e-6}
 
 
 # ---- a common budget ------------------------------------------------------------------------------------------------
-BUDGET = TuneConfig(num_trials=12, num_initial=3, batch_size=2, shared=True)
+BUDGET = Effort(trials=12)
 LARGE_ONES = [Workload("pointwise", 6, 48, 96), Workload("pointwise", 7, 96, 64), Workload("pointwise", 12, 96, 192)]
 COUNTS = np.array([[0.0, 1.0, 40.0]])
 
 
 def landscape(asked: Any) -> float:
-    return landscape_seconds(schedule_space(asked.workload, HERE), asked.point)
+    return landscape_seconds(schedule_space(asked.what.workload, HERE), asked.what.point)
 
 
-def spread_out(pool: Any, store: RecordStore, scratch: Path, config: TuneConfig = BUDGET) -> list[int]:
+def spread_out(pool: Any, store: RecordStore, scratch: Path, effort: Effort = BUDGET) -> list[int]:
     """Records of each workload after a run with a common budget."""
-    tuning(pool, store, scratch, config).run(LARGE_ONES, progress=False, counts=COUNTS)
+    tuning(pool, store, scratch, effort).run(LARGE_ONES, progress=False, counts=COUNTS)
     return [len(store.load(w.key)) for w in LARGE_ONES]
 
 
@@ -409,7 +413,7 @@ def test_without_an_early_stop_or_with_a_spent_budget_nothing_is_noted_as_stoppe
     endless = dataclasses.replace(BUDGET, early_stop=False)
     monkeypatch.setattr(OperatorTuner, "noise", 10.0)
     spread_out(SyntheticPool(landscape), store, scratch, endless)
-    spent = dataclasses.replace(BUDGET, num_trials=sum(len(store.load(w.key)) for w in LARGE_ONES) // len(LARGE_ONES))
+    spent = dataclasses.replace(BUDGET, trials=sum(len(store.load(w.key)) for w in LARGE_ONES) // len(LARGE_ONES))
     spread_out(SyntheticPool(landscape), store, scratch, spent)
     assert [store.num_trials_at_stop(w.key) for w in LARGE_ONES] == [None, None, None]
 
@@ -420,7 +424,7 @@ def test_of_alternatives_the_slower_ones_have_no_part_in_the_rest_of_a_common_bu
     _, slow, fast = LARGE_ONES
 
     def unequal(asked: Any) -> float:
-        return landscape(asked) * (20.0 if asked.workload == slow else 1.0)
+        return landscape(asked) * (20.0 if asked.what.workload == slow else 1.0)
 
     jobs = tuning(SyntheticPool(unequal), store, scratch, BUDGET)
     found = jobs.run([slow, fast], progress=False, counts=np.array([[1.0, 1.0]]), alternatives=[(slow, fast)])
@@ -433,7 +437,7 @@ def test_an_alternative_that_never_works_is_not_tried_further(store: RecordStore
     _, failing, works = LARGE_ONES
 
     def fails(asked: Any) -> float | str:
-        return "crash" if asked.workload == failing else landscape(asked)
+        return "crash" if asked.what.workload == failing else landscape(asked)
 
     jobs = tuning(SyntheticPool(fails), store, scratch, BUDGET)
     jobs.run([failing, works], progress=False, counts=np.array([[1.0, 1.0]]), alternatives=[(failing, works)])
@@ -442,7 +446,7 @@ def test_an_alternative_that_never_works_is_not_tried_further(store: RecordStore
 
 def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordStore, scratch: Path) -> None:
     def fails(asked: Any) -> float | str:
-        return "crash" if asked.workload == LARGE_ONES[0] else landscape(asked)
+        return "crash" if asked.what.workload == LARGE_ONES[0] else landscape(asked)
 
     failing, *others = spread_out(SyntheticPool(fails), store, scratch)
     assert failing > 6
@@ -452,14 +456,13 @@ def test_a_workload_of_failures_has_its_part_of_a_common_budget(store: RecordSto
 # ---- points that are the same program -------------------------------------------------------------------------------
 def like_even(asked: Any) -> str:
     """Points that differ in the order of loops alone are the same program."""
-    return str(asked.point[:6])
+    return str(asked.what.point[:6])
 
 
 def test_the_same_program_is_timed_once_and_the_others_say_whose_time_it_is(store: RecordStore, scratch: Path) -> None:
     pool = SyntheticPool()
     pool.code = like_even
-    config = TuneConfig(num_trials=50, num_initial=4, batch_size=3)
-    tuning(pool, store, scratch, config).run([LUCKY], progress=False)
+    tuning(pool, store, scratch, Effort(trials=50), Search(batch_size=3)).run([LUCKY], progress=False)
     records = {r.point: r for r in store.load(LUCKY.key)}
     assert len(records) == len(pool.built) == 50
     assert len(pool.timed) == len({p[:6] for p in records}) < 50
@@ -477,7 +480,7 @@ def test_a_resumed_run_knows_the_programs_of_the_first(store: RecordStore, scrat
     for num_trials in (10, 40, 80):
         pool = SyntheticPool()
         pool.code = like_even
-        tuning(pool, store, scratch, TuneConfig(num_trials=num_trials)).run([LUCKY], progress=False)
+        tuning(pool, store, scratch, Effort(trials=num_trials), Search()).run([LUCKY], progress=False)
         timed += len(pool.timed)
     assert timed == len({r.point[:6] for r in store.load(LUCKY.key)}) < 80
 
@@ -502,10 +505,10 @@ def test_records_say_under_which_drift_they_were_measured(store: RecordStore, sc
         def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Any:
             slow = 1.0 if len(self.timed) < 10 else 1.2
             answer = super().measure(request, timeout_s, device)
-            return answer if isinstance(request, MeasureInTurns) else answered(timed(1e-6 * slow))
+            return answer if request.num is not None else answered(timed(1e-6 * slow))
 
     canary = Canary(HERE, scratch, store.add_canary)
-    tuning(Slowing(), store, scratch, TuneConfig(num_trials=30), canary=canary).run([LUCKY], progress=False)
+    tuning(Slowing(), store, scratch, Effort(trials=30), Search(), canary=canary).run([LUCKY], progress=False)
     records = store.load(LUCKY.key)
     assert len(records) == 30
     assert {1.0, 1.2} <= {round(r.drift, 6) for r in records}
@@ -515,8 +518,10 @@ def test_records_say_under_which_drift_they_were_measured(store: RecordStore, sc
 
 def test_real_operators_are_tuned(pool: WorkerPool, store: RecordStore, scratch: Path) -> None:
     workloads = [WORKLOADS[0], WORKLOADS[3]]
-    config = TuneConfig(num_trials=4, num_initial=2, batch_size=2)
-    best = tuning(pool, store, scratch, config, cold_bytes=20_000, code_copies=3).run(workloads, progress=False)
+    search = Search(num_initial=2, batch_size=2)
+    best = tuning(pool, store, scratch, Effort(trials=4), search, cold_bytes=20_000, code_copies=3).run(
+        workloads, progress=False
+    )
     assert store.count() == (8, 0)
     for workload in workloads:
         assert len(best[workload]) == 4

@@ -20,8 +20,8 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring import devices
-from chanas.measuring.answers import Answer
-from chanas.measuring.local.pool import WorkerPool
+from chanas.measuring.fleet import WorkerPool
+from chanas.measuring.messages import Answer
 from chanas.operators.steps import tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
@@ -34,7 +34,6 @@ from chanas.prescheduler.tuning.preflight import (
     remaining_workloads,
     require_families,
 )
-from chanas.prescheduler.tuning.tuner import TuneConfig
 
 from ...compiler.cuda_cases import GPU
 from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, answered, failed
@@ -50,7 +49,7 @@ NO_BF16 = dataclasses.replace(
     fingerprint="0" * 12,
 )
 """A processor with AVX-512 and without its instructions for bfloat16: LLVM aborts at every such kernel."""
-ABORT = "crash: the worker ended with signal 6 (SIGABRT) in build_operator"
+ABORT = "crash: the worker ended with signal 6 (SIGABRT) in build"
 
 
 class Failing(SyntheticPool):
@@ -61,7 +60,7 @@ class Failing(SyntheticPool):
         self.error = error
 
     def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
-        asked = next(a for a in self.checked if a.library == request.library)
+        asked = next(a for a in self.checked if a.path == request.library)
         error = self.error(asked)
         return super().measure(request, timeout_s, device) if error is None else answered(failed(error))
 
@@ -101,17 +100,17 @@ def test_one_bad_point_condemns_no_family(tmp_path: Path) -> None:
     bad: list[Path] = []
 
     def error(asked: Any) -> str | None:
-        bad.append(asked.library)
+        bad.append(asked.path)
         return "timeout" if len(bad) < 3 else None
 
     pool = Failing(error)
     assert check_families([POINTWISE], HOST, pool, tmp_path) == (FamilyCheck("pointwise", True, None),)
-    assert len(set(bad)) == len({a.point for a in pool.checked}) == 3
+    assert len(set(bad)) == len({a.what.point for a in pool.checked}) == 3
 
 
 def test_a_family_that_fails_at_three_points_fails_with_the_first_error(tmp_path: Path) -> None:
     errors = iter(("crash", "timeout", "crash"))
-    pool = Failing(lambda asked: next(errors) if asked.workload.op == "depthwise" else None)
+    pool = Failing(lambda asked: next(errors) if asked.what.workload.op == "depthwise" else None)
     checks = check_families([DEPTHWISE, POINTWISE], HOST, pool, tmp_path)
     assert checks == (FamilyCheck("depthwise", False, "crash"), FamilyCheck("pointwise", True, None))
     assert len(pool.checked) == 4
@@ -119,7 +118,7 @@ def test_a_family_that_fails_at_three_points_fails_with_the_first_error(tmp_path
 
 
 def test_what_fails_is_one_line_with_the_families_and_what_to_do(tmp_path: Path) -> None:
-    pool = Failing(lambda asked: None if asked.workload.op == "conv" else "crash: a; it said: b")
+    pool = Failing(lambda asked: None if asked.what.workload.op == "conv" else "crash: a; it said: b")
     target = dataclasses.replace(HOST, mcpu="x86-64-v3")
     workloads = [Workload("conv", 8, 3, 8, 3, 2), DEPTHWISE, POINTWISE]
     with pytest.raises(MeasureError) as caught:
@@ -150,26 +149,18 @@ def keep(store: RecordStore, workload: Workload, num: int) -> None:
     store.add(workload.key, [TuningRecord(p, 1e-6) for p in points])
 
 
-def test_an_operator_with_all_its_trials_has_none_left(store: RecordStore) -> None:
-    config = TuneConfig(num_trials=3)
-    keep(store, POINTWISE, 3)
-    keep(store, DEPTHWISE, 2)
-    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == [DEPTHWISE]
-
-
 def test_an_operator_whose_points_were_all_tried_has_none_left(store: RecordStore) -> None:
     pool = Workload("pool", 2, 16, 16)
     keep(store, pool, len(schedule_space(pool, HOST).points))
-    assert remaining_workloads([pool], HOST, store, TuneConfig(num_trials=1000)) == []
+    assert remaining_workloads([pool, POINTWISE], HOST, store, 1000) == [POINTWISE]
 
 
 def test_a_common_budget_is_left_to_all_or_none(store: RecordStore) -> None:
-    config = TuneConfig(num_trials=3, shared=True)
     keep(store, POINTWISE, 4)
     keep(store, DEPTHWISE, 1)
-    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == [POINTWISE, DEPTHWISE]
+    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, 3) == [POINTWISE, DEPTHWISE]
     keep(store, DEPTHWISE, 2)
-    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, config) == []
+    assert remaining_workloads([POINTWISE, DEPTHWISE], HOST, store, 3) == []
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -209,5 +200,5 @@ def test_a_run_checks_each_family_once_and_not_again_when_all_is_tuned(
         with pytest.raises(SystemExit) as ended:
             cli.main(["prescheduler", *options, "--trials", "3", "--calibrate", "0"])
         assert ended.value.code in (0, None)
-    checked = [a.workload.op for a in synthetic_pool.checked]
+    checked = [a.what.workload.op for a in synthetic_pool.checked]
     assert sorted(checked) == ["conv", "depthwise", "pointwise", "pool"]

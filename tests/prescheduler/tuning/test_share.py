@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import backend_of, schedule_space
-from chanas.errors import ConfigError
-from chanas.measuring.answers import Answer
+from chanas.core.effort import Effort
+from chanas.measuring.messages import Answer
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.share import TunedShare, check_share, significant, tune_share
-from chanas.prescheduler.tuning.tuner import TuneConfig
+from chanas.prescheduler.tuning.share import TunedShare, significant, tune_share
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 from ...compiler.workbench import SyntheticPool, answered, device, failed
@@ -32,7 +31,7 @@ LIGHT, LIGHTER = Workload("pointwise", 14, 96, 48), Workload("pointwise", 7, 32,
 DEPTHWISE = Workload("depthwise", 7, 16, 16, 3)
 WORKLOADS = [LIGHT, HEAVY, DEPTHWISE, LIGHTER]
 COUNTS = np.array([[1.0, 2.0, 1.0, 1.0]])
-CONFIG = TuneConfig(num_trials=4)
+EFFORT = Effort(trials=4)
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def store(tmp_path: Path) -> Iterator[RecordStore]:
 
 
 def share_tuned(pool: SyntheticPool, store: RecordStore, tmp_path: Path, share: float, groups: Any = ()) -> TunedShare:
-    jobs = TuningJobs(pool, HERE, store, CONFIG, tmp_path)  # type: ignore[arg-type]
+    jobs = TuningJobs(pool, HERE, store, EFFORT, tmp_path)  # type: ignore[arg-type]
     return tune_share(jobs, WORKLOADS, COUNTS, share, groups, progress=False)
 
 
@@ -69,20 +68,14 @@ def test_every_family_has_one_and_those_that_compute_the_same_stay_together() ->
     assert significant(WORKLOADS, weights, 1.0) == WORKLOADS
 
 
-@pytest.mark.parametrize("share", [0.0, -0.5, 1.01, float("nan")])
-def test_a_share_is_above_zero_and_at_most_one(share: float) -> None:
-    with pytest.raises(ConfigError, match="--tune-share"):
-        check_share(share)
-
-
 # ---- what they give -------------------------------------------------------------------------------------------------
 def test_the_light_ones_are_checked_and_never_tried(store: RecordStore, tmp_path: Path) -> None:
     pool = SyntheticPool()
     tuned = share_tuned(pool, store, tmp_path, 0.5)
     assert {w.key for w in tuned.taken} == {LIGHT.key, LIGHTER.key}
     assert {t.source for t in tuned.taken.values()} == {HEAVY}
-    assert {a.workload for a in pool.built} == {HEAVY, DEPTHWISE}
-    assert [(a.workload, a.point) for a in pool.checked] == [(w, t.point) for w, t in tuned.taken.items()]
+    assert {a.what.workload for a in pool.built} == {HEAVY, DEPTHWISE}
+    assert [(a.what.workload, a.what.point) for a in pool.checked] == [(w, t.point) for w, t in tuned.taken.items()]
     assert store.load(LIGHT.key) == []
 
 
@@ -97,7 +90,7 @@ def test_what_was_best_on_another_device_comes_before_similar_operators(store: R
     assert (idea.seconds, idea.origin) == (1e-6, f"{LIGHT.key} on f00d/2t/tvm-0.27")
     assert idea.to_json() == {"source": LIGHT.key, "device": "f00d/2t/tvm-0.27"}
 
-    jobs = TuningJobs(SyntheticPool(), HERE, store, CONFIG, tmp_path, warm_start=start)  # type: ignore[arg-type]
+    jobs = TuningJobs(SyntheticPool(), HERE, store, EFFORT, tmp_path, warm_start=start)  # type: ignore[arg-type]
     taken = tune_share(jobs, WORKLOADS, COUNTS, 0.5, progress=False).taken
     assert taken[LIGHT] == idea
     assert taken[LIGHTER].to_json() == {"source": HEAVY.key}  # that other device knows nothing of it
@@ -125,7 +118,7 @@ def test_the_whole_share_is_as_without_one(store: RecordStore, tmp_path: Path) -
 def test_where_nothing_that_is_taken_over_works_the_operator_is_tuned(store: RecordStore, tmp_path: Path) -> None:
     class Wrong(SyntheticPool):
         def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
-            of = next((a.workload for a in self.checked if a.library == request.library), None)
+            of = next((a.what.workload for a in self.checked if a.path == request.library), None)
             return answered(failed("wrong result")) if of == LIGHTER else super().measure(request, timeout_s, device)
 
     tuned = share_tuned(Wrong(), store, tmp_path, 0.5)

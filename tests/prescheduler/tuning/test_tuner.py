@@ -16,7 +16,7 @@ from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.solving import answer
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
 from ...compiler.workbench import OPERATORS, device, landscape_seconds, random_workload
 
@@ -41,9 +41,14 @@ def failure_of(point: Point) -> TuningRecord:
 
 
 def tuner_of(
-    space: ScheduleSpace, config: TuneConfig, kept: list[TuningRecord] | None = None, model: str = "gp", seed: int = 0
+    space: ScheduleSpace,
+    num_trials: int = 16,
+    kept: list[TuningRecord] | None = None,
+    model: str = "gp",
+    seed: int = 0,
+    **search: Any,
 ) -> OperatorTuner:
-    return OperatorTuner(space, cost_model(model, HERE, seed), config, kept or [], seed)
+    return OperatorTuner(space, cost_model(model, HERE, seed), num_trials, kept or [], seed, search=Search(**search))
 
 
 def explore(tuner: OperatorTuner, measure: Callable[[Point], TuningRecord] = record_of) -> list[Point]:
@@ -65,10 +70,10 @@ def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space:
         found: dict[str, Any] = json.loads(json.dumps(answer(json.loads(questions[-1]))))
         return found
 
-    config, similar = TuneConfig(num_trials=40), schedule_space(Workload("pointwise", 14, 96, 96), HERE)
+    similar = schedule_space(Workload("pointwise", 14, 96, 96), HERE)
     asked = []
     for model in (cost_model("gp", HERE, 0), cost_model("gp", HERE, 0, compute)):
-        tuners = [OperatorTuner(each, model, config, [], 0) for each in (similar, space)]
+        tuners = [OperatorTuner(each, model, 40, [], 0) for each in (similar, space)]
         asked.append([(explore(tuner), tuner.promise()) for tuner in tuners])
     assert asked[0] == asked[1]
     assert questions
@@ -78,7 +83,7 @@ def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space:
 @pytest.mark.parametrize("op", OPERATORS)
 def test_no_point_is_asked_for_twice_and_all_are_legal(op: Operator, model: str, rng: np.random.Generator) -> None:
     space = schedule_space(random_workload(op, rng), HERE)
-    asked = explore(tuner_of(space, TuneConfig(num_trials=30, random_share=0.5), model=model))
+    asked = explore(tuner_of(space, 30, model=model, random_share=0.5))
     assert len(set(asked)) == len(asked) == min(30, len(space.points))
     assert all(space.contains(p) for p in asked)
 
@@ -86,7 +91,7 @@ def test_no_point_is_asked_for_twice_and_all_are_legal(op: Operator, model: str,
 @every_model
 @pytest.mark.parametrize("num_trials", [0, 1, 3, 4, 5, 17])
 def test_it_ends_after_the_number_of_trials(num_trials: int, model: str) -> None:
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=num_trials, num_initial=4), model=model)
+    tuner = tuner_of(LARGE, num_trials, model=model, num_initial=4)
     assert tuner.num_left == num_trials
     assert len(explore(tuner)) == num_trials
     assert tuner.num_tried == num_trials
@@ -96,12 +101,12 @@ def test_it_ends_after_the_number_of_trials(num_trials: int, model: str) -> None
 
 @every_model
 def test_it_ends_when_the_space_is_exhausted(model: str) -> None:
-    asked = explore(tuner_of(SMALL, TuneConfig(num_trials=1000), model=model))
+    asked = explore(tuner_of(SMALL, 1000, model=model))
     assert sorted(asked) == sorted(SMALL.points)
 
 
 def test_the_initial_set_comes_at_once_and_then_batches() -> None:
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=13, num_initial=6))
+    tuner = tuner_of(LARGE, 13, num_initial=6)
     sizes = []
     while batch := tuner.ask(3):
         sizes.append(len(batch))
@@ -112,7 +117,7 @@ def test_the_initial_set_comes_at_once_and_then_batches() -> None:
 @every_model
 def test_kept_records_count_as_trials(model: str) -> None:
     kept = [record_of(p) for p in LARGE.points[:10]]
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=16), kept, model)
+    tuner = tuner_of(LARGE, 16, kept, model)
     assert tuner.num_left == 6
     asked = explore(tuner)
     assert len(asked) == 6
@@ -120,17 +125,17 @@ def test_kept_records_count_as_trials(model: str) -> None:
 
 
 def test_more_kept_records_than_trials_ask_for_nothing() -> None:
-    assert tuner_of(LARGE, TuneConfig(num_trials=4), [record_of(p) for p in LARGE.points[:10]]).ask(4) == []
+    assert tuner_of(LARGE, 4, [record_of(p) for p in LARGE.points[:10]]).ask(4) == []
 
 
 def test_kept_records_of_points_that_are_no_more_are_left_out() -> None:
-    tuner = tuner_of(SMALL, TuneConfig(num_trials=3), [record_of((5, 5, 5, 5)), record_of(SMALL.points[0])])
+    tuner = tuner_of(SMALL, 3, [record_of((5, 5, 5, 5)), record_of(SMALL.points[0])])
     assert tuner.num_tried == 1
 
 
 @every_model
 def test_it_survives_failures_only(model: str) -> None:
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=14), [failure_of(p) for p in LARGE.points[:3]], model)
+    tuner = tuner_of(LARGE, 14, [failure_of(p) for p in LARGE.points[:3]], model)
     asked = explore(tuner, failure_of)
     assert len(set(asked)) == 11
     assert tuner.best is None
@@ -139,7 +144,7 @@ def test_it_survives_failures_only(model: str) -> None:
 
 @every_model
 def test_it_goes_on_from_the_valid_ones_among_failures(model: str) -> None:
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=20), model=model)
+    tuner = tuner_of(LARGE, 20, model=model)
     explore(tuner, lambda p: record_of(p) if p[0] % 2 else failure_of(p))
     assert tuner.num_tried == 20
     assert tuner.best is not None
@@ -148,7 +153,7 @@ def test_it_goes_on_from_the_valid_ones_among_failures(model: str) -> None:
 
 def test_the_best_is_the_fastest_of_new_and_kept_records() -> None:
     kept = [record_of(p) for p in LARGE.points[:10]]
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=20), kept)
+    tuner = tuner_of(LARGE, 20, kept)
     asked = explore(tuner)
     assert tuner.best_s == min(seconds_of(p) for p in [*asked, *(r.point for r in kept)])
 
@@ -164,21 +169,21 @@ def test_points_that_no_mutation_reaches_are_scored_too() -> None:
             return np.array([math.log(landscape_seconds(space, p)) for p in points]), np.zeros(len(points))
 
     worst = sorted(LARGE.points, key=lambda p: -landscape_seconds(LARGE, p))
-    config = TuneConfig(num_trials=16, random_share=0.0)
+    greedy = Search(random_share=0.0)
     kept = [TuningRecord(p, landscape_seconds(LARGE, p)) for p in worst[:12]]
-    assert set(OperatorTuner(LARGE, Seer(), config, kept, 0).ask(4)) == set(worst[-4:])
+    assert set(OperatorTuner(LARGE, Seer(), 16, kept, 0, search=greedy).ask(4)) == set(worst[-4:])
 
 
 @every_model
 def test_the_same_seed_tries_the_same_points(model: str) -> None:
-    first, again, other = (explore(tuner_of(LARGE, TuneConfig(num_trials=16), model=model, seed=s)) for s in (1, 1, 2))
+    first, again, other = (explore(tuner_of(LARGE, 16, model=model, seed=s)) for s in (1, 1, 2))
     assert first == again != other
 
 
 # ---- what is left to gain -------------------------------------------------------------------------------------------
 @every_model
 def test_nothing_is_left_to_gain_where_all_is_tried(model: str) -> None:
-    tuner = tuner_of(SMALL, TuneConfig(num_trials=1000), model=model)
+    tuner = tuner_of(SMALL, 1000, model=model)
     assert tuner.promise() == math.inf
     explore(tuner)
     assert (tuner.promise(), tuner.room) == (0.0, 0)
@@ -191,14 +196,14 @@ def test_less_is_left_to_gain_the_more_is_known() -> None:
 
     def left(points: list[Point]) -> float:
         kept = [TuningRecord(p, landscape_seconds(LARGE, p), 0.0) for p in points]
-        return tuner_of(LARGE, TuneConfig(), kept).promise()
+        return tuner_of(LARGE, kept=kept).promise()
 
     assert left(few) > 0.1 > 0.05 > left(most) >= 0.0
 
 
 def test_less_is_left_to_gain_beside_a_faster_operator_that_computes_the_same() -> None:
     kept = [record_of(p) for p in LARGE.points[:10]]
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=14), kept)
+    tuner = tuner_of(LARGE, 14, kept)
     best_s = tuner.best_s or 0.0
     alone, *beside = (tuner.promise(rival_s=share * best_s) for share in (2.0, 0.9, 0.1))
     assert alone == tuner.promise() > beside[0] > beside[1] >= 0.0
@@ -206,30 +211,30 @@ def test_less_is_left_to_gain_beside_a_faster_operator_that_computes_the_same() 
 
 def test_nothing_is_left_to_gain_where_nothing_works_and_another_operator_does() -> None:
     kept = [TuningRecord(p, None, error="crash") for p in LARGE.points[:10]]
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=14), kept)
+    tuner = tuner_of(LARGE, 14, kept)
     assert (tuner.promise(), tuner.promise(rival_s=1.0)) == (math.inf, 0.0)
 
 
 def test_asking_what_is_left_changes_no_proposal() -> None:
     kept = [record_of(p) for p in LARGE.points[:10]]
-    asked, other = (tuner_of(LARGE, TuneConfig(num_trials=14), kept) for _ in range(2))
+    asked, other = (tuner_of(LARGE, 14, kept) for _ in range(2))
     asked.promise()
     assert asked.ask(4) == other.ask(4)
 
 
 def test_a_limit_may_be_raised() -> None:
-    tuner = tuner_of(LARGE, TuneConfig(num_trials=4))
+    tuner = tuner_of(LARGE, 4)
     assert len(explore(tuner)) == 4
     tuner.limit = 7
     assert len(explore(tuner)) == 3
 
 
 def test_noise_is_the_relative_spread_of_the_best() -> None:
-    tuner = tuner_of(LARGE, TuneConfig(), [TuningRecord(LARGE.points[0], 2e-6, 1e-7), record_of(LARGE.points[-1])])
+    tuner = tuner_of(LARGE, 16, [TuningRecord(LARGE.points[0], 2e-6, 1e-7), record_of(LARGE.points[-1])])
     best = tuner.best
     assert best is not None
     assert tuner.noise == pytest.approx((best.spread_s or 0.0) / (best.seconds or 1.0))
-    assert tuner_of(LARGE, TuneConfig()).noise == 0.0
+    assert tuner_of(LARGE).noise == 0.0
 
 
 def share_of_faster_points(space: ScheduleSpace, points: list[Point]) -> float:
@@ -240,14 +245,14 @@ def share_of_faster_points(space: ScheduleSpace, points: list[Point]) -> float:
 
 def test_a_model_that_knows_similar_operators_chooses_the_initial_set() -> None:
     similar = schedule_space(Workload("pointwise", 12, 64, 192, epilogue="relu"), HERE)
-    config = TuneConfig(num_trials=8, num_initial=8, random_share=0.0)
+    search = {"num_initial": 8, "random_share": 0.0}
     blind, taught = [], []
     for seed in range(5):
-        blind += tuner_of(similar, config, seed=seed).ask(4)
+        blind += tuner_of(similar, 8, seed=seed, **search).ask(4)
         model = cost_model("gp", HERE, seed)
         known = LARGE.sample(60, np.random.default_rng(seed))
         model.observe(LARGE, [TuningRecord(p, landscape_seconds(LARGE, p)) for p in known])
-        taught += OperatorTuner(similar, model, config, [], seed).ask(4)
+        taught += OperatorTuner(similar, model, 8, [], seed, search=Search(**search)).ask(4)
     assert share_of_faster_points(similar, taught) < 0.15
     assert share_of_faster_points(similar, blind) > 0.35
 
@@ -258,7 +263,7 @@ def test_the_best_of_a_landscape_is_found_more_often_than_at_random() -> None:
     nearly_best = 1.001 * min(seconds.values())
 
     def num_found(model: str) -> int:
-        tuners = [tuner_of(LARGE, TuneConfig(num_trials=24), model=model, seed=seed) for seed in range(16)]
+        tuners = [tuner_of(LARGE, 24, model=model, seed=seed) for seed in range(16)]
         for tuner in tuners:
             explore(tuner, lambda p: TuningRecord(p, seconds[p]))
         return sum((t.best_s or math.inf) <= nearly_best for t in tuners)
@@ -271,8 +276,8 @@ def test_the_best_of_a_landscape_is_found_more_often_than_at_random() -> None:
 
 def test_what_is_suggested_is_tried_first_and_nothing_twice() -> None:
     suggested = [LARGE.points[3], (1, 2), LARGE.points[8], LARGE.points[1]]
-    config = TuneConfig(num_trials=8)
-    tuner = OperatorTuner(LARGE, cost_model("gp", HERE, 0), config, [record_of(LARGE.points[8])], 0, None, suggested)
+    model, kept = cost_model("gp", HERE, 0), [record_of(LARGE.points[8])]
+    tuner = OperatorTuner(LARGE, model, 8, kept, 0, None, suggested, Search())
     asked = explore(tuner)
     assert asked[:2] == [LARGE.points[3], LARGE.points[1]]
     assert len(set(asked)) == len(asked) == 7

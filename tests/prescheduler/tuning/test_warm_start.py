@@ -17,6 +17,7 @@ from hypothesis import given
 
 from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.effort import Effort
 from chanas.core.latency import LatencyLUT, LUTHeader
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
@@ -28,7 +29,7 @@ from chanas.prescheduler.tuning import jobs as jobs_module
 from chanas.prescheduler.tuning.cost_model.history import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
 from chanas.prescheduler.tuning.warm_start import open_warm_start, prior_from
 
 from ...compiler.workbench import (
@@ -298,8 +299,8 @@ def prior_of(space: ScheduleSpace, sign: float = 1.0, num: int = 40, seed: int =
 
 
 def tuner_with(prior: Prior | None, space: ScheduleSpace, min_tau: float = 0.0, seed: int = 0) -> OperatorTuner:
-    config = TuneConfig(num_trials=16, min_tau=min_tau)
-    return OperatorTuner(space, cost_model("gp", ONE, seed), config, [], seed, prior)
+    model = cost_model("gp", ONE, seed)
+    return OperatorTuner(space, model, 16, [], seed, prior, search=Search(min_tau=min_tau))
 
 
 def explored(tuner: OperatorTuner) -> list[float]:
@@ -319,7 +320,7 @@ def test_the_best_of_the_other_device_are_tried_first() -> None:
     prior = prior_of(SPACE)
     batch = tuner_with(prior, SPACE).ask(4)
     assert batch[0] == prior.points[0][0]
-    assert len(set(batch)) == len(batch) == TuneConfig().num_initial
+    assert len(set(batch)) == len(batch) == DEFAULT_SEARCH.num_initial
     assert all(SPACE.contains(p) for p in batch)
 
 
@@ -331,7 +332,7 @@ def test_the_first_set_is_the_same_in_steps_as_at_once() -> None:
     (first,) = tuner.ask(4)
     tuner.tell([TuningRecord(first, seconds_of(SPACE, first), 1e-9)])
     assert tuner.ask(4) == []
-    tuner.limit = TuneConfig().num_initial
+    tuner.limit = DEFAULT_SEARCH.num_initial
     assert [first, *tuner.ask(4)] == at_once
 
 
@@ -377,9 +378,8 @@ def test_what_is_dropped_says_nothing_any_more() -> None:
 def test_kept_records_judge_it_at_once() -> None:
     """A run that was cut off comes to the same verdict when it goes on."""
     kept = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in SPACE.sample(8, np.random.default_rng(3))]
-    config = TuneConfig(num_trials=16)
     for sign, dropped in ((1.0, False), (-1.0, True)):
-        tuner = OperatorTuner(SPACE, cost_model("gp", ONE, 0), config, kept, 0, prior_of(SPACE, sign))
+        tuner = OperatorTuner(SPACE, cost_model("gp", ONE, 0), 16, kept, 0, prior_of(SPACE, sign))
         assert tuner.prior_dropped == dropped
 
 
@@ -388,8 +388,7 @@ def test_a_search_with_a_prior_asks_for_each_point_once_and_ends(model: str, rng
     for name in ("16-lanes-1-threads", "16-lanes-2-threads"):
         for op in ("pointwise", "depthwise", "pool"):
             space = schedule_space(random_workload(op, rng), DEVICES[name])  # type: ignore[arg-type]
-            config = TuneConfig(num_trials=12)
-            tuner = OperatorTuner(space, cost_model(model, DEVICES[name], 0), config, [], 0, prior_of(space, num=10))
+            tuner = OperatorTuner(space, cost_model(model, DEVICES[name], 0), 12, [], 0, prior_of(space, num=10))
             asked: list[Point] = []
             while points := tuner.ask(4):
                 asked += points
@@ -423,15 +422,15 @@ def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
     theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
     scratch.mkdir()
     first, second = SyntheticPool(), SyntheticPool()
-    config = TuneConfig(num_trials=12)
+    effort = Effort(trials=12)
     store = RecordStore(theirs.records, OTHER)
-    best = TuningJobs(first, OTHER, store, config, scratch).run(WORKLOADS, progress=False)
+    best = TuningJobs(first, OTHER, store, effort, scratch).run(WORKLOADS, progress=False)
     store.close()
     warm = open_warm_start(str(theirs.root), mine, ONE)
     store = RecordStore(mine.records, ONE)
-    TuningJobs(second, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, progress=False)
+    TuningJobs(second, ONE, store, effort, scratch, warm_start=warm).run(WORKLOADS, progress=False)
     for workload in WORKLOADS:
-        asked = [a.point for a in second.built if a.workload == workload]
+        asked = [a.what.point for a in second.built if a.what.workload == workload]
         assert asked[0] == best[workload][0].point
     (note,) = store.warm_starts({w.key for w in WORKLOADS})
     assert (note["source"], note["digest"]) == (warm.source.device, warm.digest)
@@ -446,17 +445,18 @@ def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_ope
     monkeypatch.setattr(jobs_module, "_NUM_SCOUTS", 1)
     theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
     scratch.mkdir()
-    known, config = WORKLOADS[:2], TuneConfig(num_trials=12, shared=True)
+    known, effort = WORKLOADS[:2], Effort(trials=12)
     store = RecordStore(theirs.records, OTHER)
-    best = TuningJobs(SyntheticPool(), OTHER, store, config, scratch).run(known, progress=False)
+    best = TuningJobs(SyntheticPool(), OTHER, store, effort, scratch).run(known, progress=False)
     store.close()
     warm, pool = open_warm_start(str(theirs.root), mine, ONE), SyntheticPool()
     store = RecordStore(mine.records, ONE)
     counts = np.ones((1, len(WORKLOADS)))
-    TuningJobs(pool, ONE, store, config, scratch, warm_start=warm).run(WORKLOADS, False, counts)
-    asked, num_initial, num_base = [a.workload for a in pool.built], config.num_initial, config.base_trials
+    TuningJobs(pool, ONE, store, effort, scratch, warm_start=warm).run(WORKLOADS, False, counts)
+    asked = [a.what.workload for a in pool.built]
+    num_initial, num_base = DEFAULT_SEARCH.num_initial, effort.first_trials
     assert [asked[: num_initial + 1].count(w) for w in WORKLOADS] == [num_initial, 1, 0]  # the first one is a scout
-    firsts = {w: pool.built[asked.index(w)].point for w in known}
+    firsts = {w: pool.built[asked.index(w)].what.point for w in known}
     assert firsts == {w: best[w][0].point for w in known}
     assert [asked[: 2 * num_initial].count(w) for w in WORKLOADS] == [num_initial, num_initial, 0]
     assert asked[2 * num_initial :][:num_base].count(WORKLOADS[2]) == num_base
@@ -474,11 +474,11 @@ def test_a_source_that_was_wrong_about_the_first_operators_is_not_asked_about_th
         store.add(workload.key, [TuningRecord(p, 1e-12 / landscape_seconds(space, p)) for p in points])
     store.close()
     warm = open_warm_start(str(theirs.root), mine, ONE)
-    pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.workload, ONE), a.point))
+    pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.what.workload, ONE), a.what.point))
     store = RecordStore(mine.records, ONE)
-    TuningJobs(pool, ONE, store, TuneConfig(num_trials=8), scratch, warm_start=warm).run(workloads, progress=False)
+    TuningJobs(pool, ONE, store, Effort(trials=8), scratch, warm_start=warm).run(workloads, progress=False)
     assert warm.trust.is_lost
-    asked = [next(a.point for a in pool.built if a.workload == w) for w in workloads]
+    asked = [next(a.what.point for a in pool.built if a.what.workload == w) for w in workloads]
     priors = [warm.prior(schedule_space(w, ONE)) for w in workloads]
     praised = [point in prior.points[0] for prior, point in zip(priors, asked, strict=True) if prior is not None]
     assert praised[:3] == [True] * 3
@@ -492,8 +492,7 @@ def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more
     tmp_path: Path, synthetic_pool: SyntheticPool
 ) -> None:
     def filled(run: RunDirectory, target: HardwareTarget, num_trials: int = 3, **options: Any) -> LatencyLUT:
-        config = TuneConfig(num_trials=num_trials, num_initial=2, batch_size=2)
-        return fill_table(run, NANO, target, NUM_CLASSES, config, model="random", progress=False, **options).lut
+        return fill_table(run, NANO, target, NUM_CLASSES, trials=num_trials, cost_model="random", **options).lut
 
     theirs, mine = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine")
     filled(theirs, OTHER)

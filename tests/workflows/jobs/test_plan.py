@@ -11,7 +11,7 @@ import pytest
 
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
-from chanas.measuring.remote.pool import HeldDevices
+from chanas.measuring.remote.held import HeldDevices
 from chanas.workflows.jobs.plan import parse_jobs, read_jobs
 from chanas.workflows.jobs.run import Machines, describe_job
 

@@ -17,7 +17,7 @@ from chanas.bundle.codesign import CoDesign
 from chanas.bundle.tuned import DOCUMENT, TunedNetwork
 from chanas.core.arch import SearchSpace
 from chanas.errors import ModelError
-from chanas.measuring.local.compiler import Compiler
+from chanas.measuring.worker.compiler import Compiler
 from chanas.workflows.models import contenders
 from chanas.workflows.models.bench import (
     OWN,

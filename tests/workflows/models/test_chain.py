@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from chanas import interrupts
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
+from chanas.core.effort import NetworkEffort
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, MeasureError, ModelError, StageOrderError, TargetError
@@ -26,7 +27,6 @@ from chanas.models.reading import reader
 from chanas.prescheduler.records.store import RecordStore
 from chanas.prescheduler.tuning import jobs
 from chanas.workflows.models.chain import BuiltModel, LoadedModel, Model, TunedModel
-from chanas.workflows.models.effort import Effort
 
 from ...compiler.workbench import interrupted_bar
 
@@ -154,7 +154,7 @@ def test_what_is_no_tuned_network_is_not_replaced(built: BuiltModel, tuned_folde
 
 
 def test_two_threads_begin_with_what_one_thread_knows(loaded: LoadedModel, tuned_folder: Path, tmp_path: Path) -> None:
-    effort = Effort(trials=2, warm_start=str(tuned_folder.parent))
+    effort = NetworkEffort(trials=2, warm_start=str(tuned_folder.parent))
     tuned = loaded.tune(Usage(threads=2), effort=effort, run=tmp_path, progress=False)
     assert tuned.target.name == "cpu-2t"
     assert tuned.tuned.warm_start.startswith("cpu (")
@@ -165,7 +165,7 @@ def test_records_that_are_not_there_are_told_before_anything_is_written(loaded: 
     run = tmp_path / "run"
     for source, error in ((str(tmp_path), StageOrderError), ("cpu-2t", StageOrderError)):
         with pytest.raises(error, match="expected a run directory, a file of records or a target"):
-            loaded.tune(effort=Effort(trials=1, warm_start=source), run=run, progress=False)
+            loaded.tune(effort=NetworkEffort(trials=1, warm_start=source), run=run, progress=False)
     assert not run.exists()
 
 
@@ -200,7 +200,7 @@ def test_a_network_whose_outputs_differ_has_nothing_to_tell(tuned_folder: Path) 
 
 def test_a_plan_names_operators_trials_and_the_folder(loaded: LoadedModel, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
-    lines = loaded.plan(effort=Effort(trials=1), run=run, folder=tmp_path / "out")
+    lines = loaded.plan(effort=NetworkEffort(trials=1), run=run, folder=tmp_path / "out")
     assert "operators, at most" in lines[0]
     assert lines[-1].endswith(f"into {tmp_path / 'out'}")
     assert not run.root.exists()

@@ -14,7 +14,7 @@ import torch
 from chanas.core.arch import SearchSpace
 from chanas.errors import CheckpointError, ConfigError, MeasureError, ModelError
 from chanas.files.run import RunDirectory
-from chanas.measuring.local.compiler import Compiler
+from chanas.measuring.worker.compiler import Compiler
 from chanas.models.sources.opening import open_model
 from chanas.network.static import StaticNetwork
 from chanas.supernet.elastic.network import Supernet

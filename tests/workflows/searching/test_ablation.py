@@ -19,7 +19,7 @@ from chanas.core.usage import Usage
 from chanas.errors import ConfigError, InfeasibleError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json, write_json
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.messages import Outcome
 from chanas.prescheduler.tables import defaults
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.search.config import SearchConfig

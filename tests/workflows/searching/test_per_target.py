@@ -25,7 +25,7 @@ from chanas.errors import ConfigError, InfeasibleError, LUTError, MeasureError, 
 from chanas.files.run import RunDirectory
 from chanas.files.writing import read_json, write_json
 from chanas.measuring import devices
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.messages import Outcome
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.target import SearchTarget

@@ -15,7 +15,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import MeasureError, StageOrderError
 from chanas.files.run import RunDirectory
-from chanas.measuring.outcomes import Outcome
+from chanas.measuring.messages import Outcome
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching.sources import AccuracyFile, SupernetSource, make_proof, open_source
 

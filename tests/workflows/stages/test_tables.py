@@ -13,6 +13,7 @@ import pytest
 from tables import CLASSES, random_table, save_space
 
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import TableEffort
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
@@ -26,7 +27,7 @@ from chanas.prescheduler.tuning import warm_start
 from chanas.workflows.stages import tables
 from chanas.workflows.stages.shipped import shipped_tables
 from chanas.workflows.stages.tables import open_table, table_error, this_device
-from chanas.workflows.stages.tuning import Tuning, preschedule
+from chanas.workflows.stages.tuning import preschedule
 
 CALIBRATION = Calibration(1e-5, 1.25, 1e-6, 8, 0.012, 0.034, 0.98, 0.1)
 
@@ -228,13 +229,13 @@ def test_holes_are_filled_beginning_with_another_devices_records(
     del lut.rows[next(iter(lut.rows))]
     lut.save(run.lut("cpu"))
 
-    def note(_run: Any, _task: Any, _hardware: Any, settings: Any, **__: Any) -> Any:
-        raise MeasureError(f"beginning with {settings.warm_start}")
+    def note(_run: Any, _task: Any, _hardware: Any, _effort: Any, *, warm_start: Any, **__: Any) -> Any:
+        raise MeasureError(f"beginning with {warm_start}")
 
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
     monkeypatch.setattr(warm_start, "open_warm_start", lambda source, _run, target: f"{source} for {target.name}")
     with pytest.raises(MeasureError, match=r"^beginning with runs/other for cpu$"):
-        tables.fill(run, space=yaml_file, tuning=Tuning(warm_start="runs/other"), progress=False)
+        tables.fill(run, space=yaml_file, effort=TableEffort(warm_start="runs/other"), progress=False)
 
 
 def test_holes_are_filled_with_the_share_that_is_asked_for(
@@ -244,12 +245,12 @@ def test_holes_are_filled_with_the_share_that_is_asked_for(
     del lut.rows[next(iter(lut.rows))]
     lut.save(run.lut("cpu"))
 
-    def note(_run: Any, _task: Any, _hardware: Any, settings: Any, **__: Any) -> Any:
-        raise MeasureError(f"share {settings.tune_share}")
+    def note(_run: Any, _task: Any, _hardware: Any, effort: Any, **__: Any) -> Any:
+        raise MeasureError(f"share {effort.tune_share}")
 
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
     with pytest.raises(MeasureError, match=r"^share 0\.5$"):
-        tables.fill(run, space=yaml_file, tuning=Tuning(tune_share=0.5), progress=False)
+        tables.fill(run, space=yaml_file, effort=TableEffort(tune_share=0.5), progress=False)
 
 
 def test_a_table_that_comes_with_chanas_is_never_written() -> None:
@@ -266,7 +267,7 @@ def test_records_to_begin_with_that_are_not_there_are_told_before_anything_is_fi
     run: RunDirectory, yaml_file: Path
 ) -> None:
     with pytest.raises(StageOrderError, match="nowhere"):
-        tables.fill(run, space=yaml_file, tuning=Tuning(warm_start="nowhere"), progress=False)
+        tables.fill(run, space=yaml_file, effort=TableEffort(warm_start="nowhere"), progress=False)
 
 
 @pytest.mark.parametrize("command", ["check", "calibrate"])

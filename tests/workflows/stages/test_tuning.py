@@ -9,10 +9,11 @@ import pytest
 from tables import save_space
 
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import TableEffort
 from chanas.errors import ConfigError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
-from chanas.workflows.stages.tuning import Tuning, plan_table, preschedule, table_task
+from chanas.workflows.stages.tuning import plan_table, preschedule, table_task
 
 CLASSES = 3
 
@@ -67,7 +68,7 @@ def test_another_space_or_number_of_classes_than_the_supernets_is_refused_by_bot
 
 def test_the_plan_counts_what_is_tuned_and_writes_nothing(trained: RunDirectory, tiny_space: SearchSpace) -> None:
     before = sorted(trained.root.rglob("*"))
-    text = "\n".join(plan_table(trained, tuning=Tuning(num_trials=2, sub_spaces=[tiny_space.sub_spaces[0].key])))
+    text = "\n".join(plan_table(trained, effort=TableEffort(trials=2, sub_spaces=(tiny_space.sub_spaces[0].key,))))
     assert f"space tiny, {CLASSES} classes, 1 of {len(tiny_space.sub_spaces)} sub-spaces" in text
     assert str(trained.lut("cpu")) in text
     assert sorted(trained.root.rglob("*")) == before

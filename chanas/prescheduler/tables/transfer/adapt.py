@@ -3,27 +3,32 @@ them, or with what a few trials make of these, and all others are predicted."""
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from chanas.compiler.space import Point
 from chanas.core import genome
 from chanas.core.arch import BlockConfig
+from chanas.core.effort import MIN_MEASURED, AdaptEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.measuring.local.pool import OpenPool
+from chanas.measuring.fleet import OpenPool
 from chanas.operators.steps import device_workloads, tuned_workloads
-from chanas.prescheduler.records.store import BlockRecord, RecordStore
-from chanas.prescheduler.tables.lut import Schedules, existing_table, new_header
-from chanas.prescheduler.tables.transfer.bench import Bench
+from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Schedules, surroundings
+from chanas.prescheduler.records.remeasure import rank_records
+from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
+from chanas.prescheduler.session import Session, open_session
+from chanas.prescheduler.tables.lut import existing_table, new_header, row_of
 from chanas.prescheduler.tables.transfer.ratios import Prior, choose, predict, prior_of
 from chanas.prescheduler.tables.transfer.schedules import (
     Chosen,
@@ -33,26 +38,16 @@ from chanas.prescheduler.tables.transfer.schedules import (
     choose_untried,
     known_schedules,
 )
+from chanas.prescheduler.tuning.budget import occurrences
+from chanas.prescheduler.tuning.jobs import legal_records
+from chanas.prescheduler.tuning.preflight import remaining_workloads
+from chanas.prescheduler.tuning.tuner import Search
 
-MIN_MEASURED = 5
 _NETWORKS_FOR_USAGE = 256
+_SEARCH = Search(num_initial=3)
 # Standard deviations by which a block is slower than all others say from which on its operators are tuned, the largest
 # share of blocks for which that is done, and how many trials they have then.
 _SURPRISING, _MOST_DOUBTFUL, _MORE_TRIALS = 2.0, 0.1, 2
-
-
-@dataclass(frozen=True)
-class Effort:
-    """The effort that a table is adapted with.
-
-    num_measured  blocks that are measured, those that a table of the run has already among them
-    num_trials    schedules of an operator that are tried where those of the first source had to be mapped, and twice as
-                  many where a block is slower than all others say; 0: nothing is tuned
-    """
-
-    num_measured: int
-    num_trials: int = 0
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ def adapt(
     target: HardwareTarget,
     sources: Sequence[LatencyLUT],
     blocks: Sequence[BlockConfig],
-    effort: Effort,
+    effort: AdaptEffort,
     *,
     progress: bool = True,
     open_pool: OpenPool | None = None,
@@ -99,14 +94,13 @@ def adapt(
         MeasureError: too few blocks could be timed, or a family of operators works at no schedule that was tried.
     """
     check_source(sources[0], target)
-    with one_writer(run.records):
-        store = RecordStore(run.records, target)
-        try:
-            bench = Bench(store, task, target, progress, open_pool, effort.seed)
-            made = _Adaptation(run, bench, tuple(sources), tuple(blocks), effort.num_trials)
-            return made.make(effort.num_measured)
-        finally:
-            store.close()
+    around = surroundings(task.space, task.num_classes, dtype=target.dtype)
+    with (
+        one_writer(run.records),
+        contextlib.closing(RecordStore(run.records, target)) as store,
+        open_session(store, target, around, progress, open_pool) as session,
+    ):
+        return _Adaptation(run, task, session, tuple(sources), tuple(blocks), effort).make()
 
 
 def order_by_doubt(lut: LatencyLUT, task: Task, seed: int = 0) -> list[BlockConfig]:
@@ -129,18 +123,20 @@ def order_by_doubt(lut: LatencyLUT, task: Task, seed: int = 0) -> list[BlockConf
 
 @dataclass(frozen=True)
 class _Adaptation:
-    """A table that is being made, and from what."""
+    """A table that is being made, and from what; `tuned` are operators that were tuned for it."""
 
     run: RunDirectory
-    bench: Bench
+    task: Task
+    session: Session
     sources: tuple[LatencyLUT, ...]
     blocks: tuple[BlockConfig, ...]
-    num_trials: int
+    effort: AdaptEffort
+    tuned: set[Workload] = field(default_factory=set)
 
-    def make(self, num_measured: int) -> AdaptedTable:
+    def make(self) -> AdaptedTable:
         """Choose blocks, tune and time them, predict the others, and write the table."""
-        bench, target = self.bench, self.bench.target
-        existing = existing_table(self.run, bench.task.space, target)
+        session, target = self.session, self.session.target
+        existing, before = existing_table(self.run, self.task.space, target), session.store.count()
         asked = {block.key for block in self.blocks}
         old = {} if existing is None else existing.rows
         rows = {key: row for key, row in old.items() if row.predicted_error is None or key not in asked}
@@ -158,30 +154,32 @@ class _Adaptation:
             )
         prior = prior_of(known, self.sources)
         measured = [i for i, block in enumerate(known) if block.key in rows]
-        chosen = [known[i] for i in choose(prior, max(0, num_measured - len(measured)), measured)]
-        with bench.opened():
+        chosen = [known[i] for i in choose(prior, max(0, self.effort.measure - len(measured)), measured)]
+        try:
             self._measure(chosen, schedules, rows)
             self._measure_doubtful(chosen, known, prior, schedules, rows)
+        finally:
+            session.note_work()
         failed = {b.key for b in chosen} - rows.keys()
         taken = self._untried([b for b in known if b.key not in rows], schedules)
         predicted = self._predict(known, prior, taken.rows, rows)
         rows.update((key, row) for key, row in predicted.items() if key not in failed)
         lut = LatencyLUT(self._header(existing, taken, rows), rows)
-        if existing is not None and not bench.timed and existing.rows == rows:
+        if existing is not None and not session.timed and existing.rows == rows:
             lut.calibration = existing.calibration
         path = self.run.lut(target.name)
         lut.save(path)
-        return AdaptedTable(
-            lut, path, len(bench.timed), tuple(lut.missing(self.blocks)), len(bench.tuned), bench.num_trials
-        )
+        num_trials = sum(session.store.count()) - sum(before)
+        holes = tuple(lut.missing(self.blocks))
+        return AdaptedTable(lut, path, len(session.timed), holes, len(self.tuned), num_trials)
 
     def _measure(self, chosen: Sequence[BlockConfig], known: KnownSchedules, rows: dict[str, LUTRow]) -> None:
         """Add a row for each block that can be timed; where schedules were mapped, its operators are tuned first."""
         schedules = {b: known.rows[b.key] for b in chosen}
-        if known.are_mapped and self.num_trials and chosen:
-            self.bench.tune(chosen, self.num_trials, known.suggestions)
-            schedules = self._tuned(chosen)
-        self._keep(self.bench.time(schedules), rows)
+        if known.are_mapped and self.effort.num_trials and chosen:
+            self._tune(chosen, self.effort, known.suggestions)
+            schedules = self._best_here(chosen)
+        self._keep(self.session.known_or_timed(schedules), rows)
 
     def _measure_doubtful(
         self,
@@ -193,7 +191,7 @@ class _Adaptation:
     ) -> None:
         """Tune the operators of blocks that failed, and of those that are slower than all others say, and time these
         blocks anew. The faster of two timings counts: what disturbs one only adds to it."""
-        if not self.num_trials or not chosen:
+        if not self.effort.num_trials or not chosen:
             return
         most = math.ceil(_MOST_DOUBTFUL * len(chosen))
         slow = _slower_than_expected(chosen, known, prior, rows)
@@ -202,37 +200,59 @@ class _Adaptation:
             return
         suggested = {w: list(points) for w, points in schedules.suggestions.items()}
         for block in doubtful:
-            workloads = device_workloads(block, self.bench.target)
+            workloads = device_workloads(block, self.session.target)
             for workload, (_, point) in zip(workloads, schedules.rows[block.key], strict=True):
                 suggested.setdefault(workload, [point])
-        self.bench.tune(doubtful, _MORE_TRIALS * self.num_trials, suggested)
-        better = self._tuned(doubtful)
+        self._tune(doubtful, replace(self.effort, trials=_MORE_TRIALS * self.effort.num_trials), suggested)
+        better = self._best_here(doubtful)
         same = {b: points for b, points in better.items() if b.key in rows and rows[b.key].schedules == points}
         others = {b: points for b, points in better.items() if b not in same}
-        again = self.bench.time(others) | self.bench.time(same, anew=True)
+        again = self.session.known_or_timed(others)
+        if same:
+            again |= self.session.time({b: (points,) for b, points in same.items()}, anew=True)
         self._keep({b: r for b, r in again.items() if _is_faster(r, rows.get(b.key))}, rows)
 
-    def _tuned(self, blocks: Sequence[BlockConfig]) -> dict[BlockConfig, Schedules]:
+    def _tune(
+        self, blocks: Sequence[BlockConfig], effort: AdaptEffort, suggested: Mapping[Workload, Sequence[Point]]
+    ) -> None:
+        """Tune the blocks' operators, with the schedules first that are suggested; nothing where all trials were made.
+
+        Raises:
+            MeasureError: a family of operators works at no schedule that was tried.
+        """
+        session, store = self.session, self.session.store
+        workloads = tuned_workloads(blocks, session.target)
+        if not remaining_workloads(workloads, session.target, store, effort.num_trials):
+            return
+        session.require_families(workloads, effort)
+        before = {w: len(store.load(w.key)) for w in workloads}
+        counts = occurrences(self.task, session.target, workloads, seed=effort.seed)
+        session.jobs(effort, suggested=suggested, search=_SEARCH).run(workloads, session.progress, counts)
+        self.tuned.update(w for w, num in before.items() if len(store.load(w.key)) > num)
+
+    def _records(self, blocks: Sequence[BlockConfig]) -> dict[Workload, list[TuningRecord]]:
+        """Valid records on this device of the blocks' operators, best first."""
+        target, store = self.session.target, self.session.store
+        return {w: rank_records(legal_records(w, target, store)) for w in tuned_workloads(blocks, target)}
+
+    def _best_here(self, blocks: Sequence[BlockConfig]) -> dict[BlockConfig, Schedules]:
         """The best schedules that were found here of those of the blocks all of whose operators have some."""
-        target = self.bench.target
-        records = {w: self.bench.records(w) for w in tuned_workloads(blocks, target)}
+        target, records = self.session.target, self._records(blocks)
         found = {b: best_schedules(b, target, records) for b in blocks}
         return {b: points for b, points in found.items() if points is not None}
 
     def _untried(self, blocks: Sequence[BlockConfig], schedules: KnownSchedules) -> Chosen:
         """Schedules of the blocks that are predicted."""
-        target = self.bench.target
         # what was found for operators of other blocks is taken over, too
-        workloads = tuned_workloads([b for b in self.blocks if b.key in schedules.rows], target)
-        return choose_untried(blocks, schedules, target, {w: self.bench.records(w) for w in workloads})
+        records = self._records([b for b in self.blocks if b.key in schedules.rows])
+        return choose_untried(blocks, schedules, self.session.target, records)
 
     def _keep(self, records: Mapping[BlockConfig, BlockRecord], rows: dict[str, LUTRow]) -> None:
         """Add the rows of blocks that were timed; nothing where that failed."""
         for block, record in records.items():
-            if record.seconds is not None:
-                when = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
-                num = sum(len(self.bench.store.load(key)) for key, _ in record.schedules)
-                rows[block.key] = LUTRow(record.seconds, record.spread_s or 0.0, num, record.schedules, when)
+            row = row_of(record, sum(len(self.session.store.load(key)) for key, _ in record.schedules))
+            if row is not None:
+                rows[block.key] = row
 
     def _predict(
         self, known: Sequence[BlockConfig], prior: Prior, schedules: Mapping[str, Schedules], rows: Mapping[str, LUTRow]
@@ -253,7 +273,7 @@ class _Adaptation:
         }
 
     def _header(self, existing: LatencyLUT | None, taken: Chosen, rows: Mapping[str, LUTRow]) -> LUTHeader:
-        target, space, total = self.bench.target, self.bench.task.space, self.bench.store.total_work()
+        total = self.session.store.total_work()
         before = () if existing is None else existing.header.adapted_from
         notes = [
             {
@@ -267,10 +287,10 @@ class _Adaptation:
         used = {key for row in rows.values() for key, _ in row.schedules}
         now = {w.key: source.key for w, source in taken.taken_over.items()}
         earlier = () if existing is None else existing.header.taken_over
-        kept = [note for note in earlier if note["operator"] in used - now.keys() - {w.key for w in self.bench.tuned}]
+        kept = [note for note in earlier if note["operator"] in used - now.keys() - {w.key for w in self.tuned}]
         return new_header(
-            target,
-            space,
+            self.session.target,
+            self.task.space,
             built_in_s=total.wall_s or None,
             timing_s=total.timing_s if total.wall_s else None,
             adapted_from=(*before, *(note for note in notes if note not in before)),

@@ -18,10 +18,10 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import LUTError
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Schedules
 from chanas.prescheduler.ideas import agree, ideas, points_of, ranked_points
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tables.lut import Schedules
 
 
 def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:

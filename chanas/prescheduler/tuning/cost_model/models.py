@@ -12,7 +12,7 @@ from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.statistics import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
-from chanas.measuring.local.pool import Compute
+from chanas.measuring.fleet import Compute
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.history import CostModel, History
 

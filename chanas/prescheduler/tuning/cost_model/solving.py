@@ -13,7 +13,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from chanas.core.statistics import FloatArray
-from chanas.measuring.local.pool import Compute
+from chanas.measuring.fleet import Compute
 from chanas.prescheduler.tuning.cost_model.regression import IntArray, Parameters, Regression, fit
 
 Json = dict[str, Any]

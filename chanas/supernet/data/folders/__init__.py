@@ -1,1 +1,1 @@
-"""Folders of images as people have them: which files are images, and which folders are parts, classes, or neither."""
+"""Folders of images as people have them: images found, and which folders are parts, classes, or neither."""

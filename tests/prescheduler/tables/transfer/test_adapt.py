@@ -12,14 +12,15 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.core.arch import BlockConfig
+from chanas.core.effort import AdaptEffort
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
 from chanas.files.run import RunDirectory
-from chanas.measuring.requests import BuildBlock, BuildOperator, BuildRequest
+from chanas.measuring.messages import BlockAt, Build, OperatorAt
 from chanas.operators.steps import device_workloads
-from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, Effort, adapt, order_by_doubt
+from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, adapt, order_by_doubt
 
 from ....compiler.cuda_cases import GPU
 from ....compiler.workbench import HOST, SyntheticPool, block_of, device, hashed_seconds, random_lut
@@ -48,7 +49,7 @@ def pool() -> SyntheticPool:
     return SyntheticPool(seconds)
 
 
-def seconds(asked: BuildRequest) -> float:
+def seconds(asked: Build) -> float:
     """Of a block; whatever else is asked for tells of drift, of which there is none."""
     block = block_of(asked)
     return 1e-6 if block is None else NEW.block_s(block)
@@ -62,7 +63,7 @@ def adapted(
     target: HardwareTarget = HOST,
     trials: int = 0,
 ) -> AdaptedTable:
-    effort = Effort(num, trials)
+    effort = AdaptEffort(measure=num, trials=trials)
     return adapt(run, TASK, target, sources, BLOCKS, effort, progress=False, open_pool=lambda _: pool)
 
 
@@ -71,7 +72,7 @@ def measured(lut: LatencyLUT) -> set[str]:
 
 
 def built(pool: SyntheticPool) -> set[str]:
-    return {asked.block.key for asked in pool.built if isinstance(asked, BuildBlock)}
+    return {asked.what.block.key for asked in pool.built if isinstance(asked.what, BlockAt)}
 
 
 # ---- what comes of it -----------------------------------------------------------------------------------------------
@@ -130,24 +131,24 @@ def wide() -> LatencyLUT:
     return LatencyLUT(lut.header, {b.key: dataclasses.replace(lut.rows[b.key], median_s=KNOWN.block_s(b)) for b in FEW})
 
 
-def narrow_seconds(asked: BuildRequest) -> float:
+def narrow_seconds(asked: Build) -> float:
     """Of a device on which schedules of operators differ by up to a factor of two."""
-    if isinstance(asked, BuildOperator):
-        return hashed_seconds(asked.workload.key, list(asked.point))
+    if isinstance(asked.what, OperatorAt):
+        return hashed_seconds(asked.what.workload.key, list(asked.what.point))
     return seconds(asked)
 
 
 def to_narrow(
     run: RunDirectory, pool: SyntheticPool, wide: LatencyLUT, trials: int = 3, target: HardwareTarget = NARROW
 ) -> AdaptedTable:
-    effort = Effort(8, trials)
+    effort = AdaptEffort(measure=8, trials=trials)
     return adapt(run, TASK, target, [wide], FEW, effort, progress=False, open_pool=lambda _: pool)
 
 
 def tried(pool: SyntheticPool) -> list[tuple[str, tuple[int, ...]]]:
     """Schedules of operators that were tried; the canary is none."""
-    asked = [a for a in pool.built if isinstance(a, BuildOperator) and not a.library.name.startswith("canary")]
-    return [(a.workload.key, tuple(a.point)) for a in asked]
+    asked = [a for a in pool.built if isinstance(a.what, OperatorAt) and not a.path.name.startswith("canary")]
+    return [(a.what.workload.key, tuple(a.what.point)) for a in asked]
 
 
 @pytest.mark.parametrize("target", [NARROW, dataclasses.replace(WIDE, name="cpu-bf16", dtype="bfloat16")])
@@ -201,7 +202,7 @@ def test_whoever_ends_the_tuning_in_the_middle_tries_nothing_twice(
 ) -> None:
     pool = SyntheticPool()
 
-    def ended(asked: BuildRequest) -> float:
+    def ended(asked: Build) -> float:
         if len(pool.timed) > num_timed:
             raise KeyboardInterrupt
         return narrow_seconds(asked)
@@ -226,8 +227,12 @@ def slow_with_its_schedules(block: BlockConfig, source: LatencyLUT) -> Synthetic
     """A device that takes five times as long for a block with the schedules of the source."""
     points = [point for _, point in source.rows[block.key].schedules]
 
-    def seconds_of(asked: BuildRequest) -> float:
-        if isinstance(asked, BuildBlock) and asked.block == block and [tuple(p) for p in asked.points] == points:
+    def seconds_of(asked: Build) -> float:
+        if (
+            isinstance(asked.what, BlockAt)
+            and asked.what.block == block
+            and [tuple(p) for p in asked.what.points] == points
+        ):
             return 5.0 * seconds(asked)
         return narrow_seconds(asked)
 
@@ -271,11 +276,14 @@ def test_a_moment_in_which_something_else_ran_is_not_kept(
     known = set(source.rows[block.key].schedules)
     pool = SyntheticPool()
 
-    def seconds_of(asked: BuildRequest) -> float:
-        if isinstance(asked, BuildOperator):
-            return 1e-6 if (asked.workload.key, tuple(asked.point)) in known else 2e-6
+    def seconds_of(asked: Build) -> float:
+        if isinstance(asked.what, OperatorAt):
+            return 1e-6 if (asked.what.workload.key, tuple(asked.what.point)) in known else 2e-6
         calm = any(
-            asked.workload.key == key for key, _ in known for asked in pool.built if isinstance(asked, BuildOperator)
+            asked.what.workload.key == key
+            for key, _ in known
+            for asked in pool.built
+            if isinstance(asked.what, OperatorAt)
         )
         return seconds(asked) * (5.0 if block_of(asked) == block and not calm else 1.0)
 
@@ -290,9 +298,9 @@ def test_a_block_that_fails_with_its_schedules_is_tuned(run: RunDirectory, sourc
     block = doubtful_block(source, tmp_path / "calm")
     points = [point for _, point in source.rows[block.key].schedules]
 
-    def seconds_of(asked: BuildRequest) -> float | str:
-        is_block = isinstance(asked, BuildBlock) and asked.block == block
-        if is_block and [tuple(p) for p in asked.points] == points:
+    def seconds_of(asked: Build) -> float | str:
+        is_block = isinstance(asked.what, BlockAt) and asked.what.block == block
+        if is_block and [tuple(p) for p in asked.what.points] == points:
             return "worker: gone"
         return narrow_seconds(asked)
 
@@ -305,7 +313,7 @@ def test_a_block_that_fails_with_its_schedules_is_tuned(run: RunDirectory, sourc
 def test_whoever_ends_it_in_the_middle_loses_nothing(
     run: RunDirectory, pool: SyntheticPool, source: LatencyLUT, tmp_path: Path
 ) -> None:
-    def ended(asked: BuildRequest) -> float:
+    def ended(asked: Build) -> float:
         if len(pool.timed) > 20:
             raise KeyboardInterrupt
         return seconds(asked)
@@ -342,7 +350,9 @@ def test_the_second_time_nothing_is_timed_and_more_are_added_to_those_measured(
 def test_rows_of_other_sub_spaces_stay(run: RunDirectory, pool: SyntheticPool, source: LatencyLUT) -> None:
     first = adapted(run, pool, [source])
     half = BLOCKS[: len(BLOCKS) // 2]
-    again = adapt(run, TASK, HOST, [source], half, Effort(16), progress=False, open_pool=lambda _: pool)
+    again = adapt(
+        run, TASK, HOST, [source], half, AdaptEffort(measure=16, trials=0), progress=False, open_pool=lambda _: pool
+    )
     assert again.lut.rows.keys() == first.lut.rows.keys()
     assert {b.key: again.lut.rows[b.key] for b in BLOCKS if b not in half} == {
         b.key: first.lut.rows[b.key] for b in BLOCKS if b not in half

@@ -10,13 +10,12 @@ import pytest
 from tables import save_space
 
 from chanas.core.arch import BlockConfig
+from chanas.core.effort import AdaptEffort, TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
 from chanas.workflows.stages import adaptation, tables
-from chanas.workflows.stages.adaptation import Adaptation
-from chanas.workflows.stages.tuning import Tuning
 
 from ....compiler.workbench import (
     HOST,
@@ -50,7 +49,8 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def adapt(run: RunDirectory, source: Path, yaml_file: Path, **options: Any) -> AdaptedTable:
-    return adaptation.adapt(run, [source], space=yaml_file, effort=Adaptation(6, (), 0), progress=False, **options)
+    effort = AdaptEffort(measure=6, calibrate=0)
+    return adaptation.adapt(run, [source], space=yaml_file, effort=effort, progress=False, **options)
 
 
 def built(pool: SyntheticPool) -> list[BlockConfig]:
@@ -84,8 +84,8 @@ def test_fill_measures_what_was_predicted_and_the_source_is_forgotten_no_sooner(
     run: RunDirectory, source: Path, yaml_file: Path, synthetic_pool: SyntheticPool
 ) -> None:
     adapt(run, source, yaml_file)
-    tuning = Tuning(num_trials=1, cost_model="random", num_calibration=0)
-    filled = tables.fill(run, space=yaml_file, tuning=tuning, progress=False)
+    effort = TableEffort(trials=1, cost_model="random", calibrate=0)
+    filled = tables.fill(run, space=yaml_file, effort=effort, progress=False)
     assert filled.num_predicted == len(BLOCKS) - 6
     assert filled.lut.predicted(BLOCKS) == []
     assert {b.key for b in built(synthetic_pool)} == {b.key for b in BLOCKS}
@@ -99,7 +99,7 @@ def test_a_table_for_other_vectors_is_filled_although_somebody_ends_it_in_betwee
     made = adapt(run, tmp_path / "other.json", yaml_file)
     assert made.num_tuned > 0
     num_predicted = len(made.lut.predicted(BLOCKS))
-    tuning = Tuning(num_trials=8, cost_model="random", num_calibration=0)
+    effort = TableEffort(trials=8, cost_model="random", calibrate=0)
 
     def ended(asked: Any) -> float | str:
         if block_of(asked) is not None:
@@ -108,27 +108,14 @@ def test_a_table_for_other_vectors_is_filled_although_somebody_ends_it_in_betwee
 
     synthetic_pool.seconds = ended
     with pytest.raises(KeyboardInterrupt):
-        tables.fill(run, space=yaml_file, tuning=tuning, progress=False)
+        tables.fill(run, space=yaml_file, effort=effort, progress=False)
     assert len(LatencyLUT.load(run.lut("cpu")).predicted(BLOCKS)) == num_predicted
     synthetic_pool.seconds = synthetic_seconds
-    filled = tables.fill(run, space=yaml_file, tuning=tuning, progress=False)
+    filled = tables.fill(run, space=yaml_file, effort=effort, progress=False)
     assert filled.num_predicted == num_predicted
     assert filled.num_new_trials == 0  # they were all made before it was ended
     assert filled.lut.predicted(BLOCKS) == filled.lut.missing(BLOCKS) == []
     assert {k: r for k, r in made.lut.rows.items() if r.predicted_error is None}.items() <= filled.lut.rows.items()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_measured": 4}, "at least 5 blocks"),
-        ({"num_calibration": 2}, "networks"),
-        ({"num_trials": -1}, "0 or more trials"),
-    ],
-)
-def test_too_few_are_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Adaptation(**options)
 
 
 def test_a_number_of_classes_below_one_is_refused(

@@ -17,7 +17,7 @@ from chanas.prescheduler.tuning.cost_model.guards import rank_correlation
 from chanas.prescheduler.tuning.cost_model.history import History, Prior
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Rows, flatten
-from chanas.prescheduler.tuning.tuner import OperatorTuner, TuneConfig
+from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
 from ....compiler.workbench import device, landscape_seconds
 
@@ -54,7 +54,7 @@ def tau(model: PretrainedModel) -> float | None:
 
 
 def test_the_first_points_that_are_tried_are_those_that_the_model_thinks_best() -> None:
-    tuner = OperatorTuner(SPACE, model_of(), TuneConfig(random_share=0.0), [], seed=0)
+    tuner = OperatorTuner(SPACE, model_of(), 16, [], seed=0, search=Search(random_share=0.0))
     fastest = sorted(SECONDS.values())
     assert sorted(SECONDS[p] for p in tuner.ask(4)) == pytest.approx(fastest[:4])
 

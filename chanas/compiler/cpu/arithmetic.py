@@ -1,0 +1,228 @@
+"""The arithmetic of each precision in tensor expressions: how numbers are loaded and stored, and what a term of a sum
+is. All sums are float32.
+
+bfloat16 in TVM: values are kept as their bits in uint16 buffers, and a few operations of ours stand for what
+AVX512_BF16 does with them. The compiler rewrites everything of type bfloat16 to float32 early on. These operations pass
+through that as they are, are vectorised like any other, and become instructions in the last pass (`LowerIntrin`).
+
+    dot(sum, pair(a, b))   sum + a₀·b₀ + a₁·b₁, sums float32
+    round(value)           bits of the nearest bfloat16, ties to even
+    round_pair(low, high)  a word of two float32, each rounded
+    neighbours(low, high)  a word of two bits that lie one vector apart, in one load
+
+a and b are words: a float32 that holds no number but the bits of two bfloat16, the first one in its lower half.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from chanas.compiler.expressions import register_intrinsic
+from chanas.operators.precision import BFLOAT16, FLOAT32, Precision
+
+_DOT, _PAIR, _ROUND = "tirx.chanas_bf16_dot", "tirx.chanas_bf16_pair", "tirx.chanas_bf16_round"
+_ROUND_PAIR, _NEIGHBOURS = "tirx.chanas_bf16_round_pair", "tirx.chanas_bf16_neighbours"
+_LANES = 16
+_INTERLEAVED = ", ".join(f"i32 {i}, i32 {i + _LANES}" for i in range(_LANES))
+
+# The compiler has no type for vectors of bfloat16, so these two have none in their signatures.
+_LLVM = f"""
+define linkonce_odr <16 x float> @chanas_bf16_dot(<16 x float> %sum, <16 x i32> %a, <16 x i32> %b) alwaysinline {{
+  %x = bitcast <16 x i32> %a to <32 x bfloat>
+  %y = bitcast <16 x i32> %b to <32 x bfloat>
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %sum, <32 x bfloat> %x, <32 x bfloat> %y)
+  ret <16 x float> %r
+}}
+define linkonce_odr <16 x i16> @chanas_bf16_round(<16 x float> %value) alwaysinline {{
+  %x = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %value)
+  %r = bitcast <16 x bfloat> %x to <16 x i16>
+  ret <16 x i16> %r
+}}
+define linkonce_odr <16 x float> @chanas_bf16_round_pair(<16 x float> %low, <16 x float> %high) alwaysinline {{
+  %x = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float> %high, <16 x float> %low)
+  %y = bitcast <32 x bfloat> %x to <32 x i16>
+  %z = shufflevector <32 x i16> %y, <32 x i16> poison, <32 x i32> <{_INTERLEAVED}>
+  %r = bitcast <32 x i16> %z to <16 x float>
+  ret <16 x float> %r
+}}
+define linkonce_odr <16 x float> @chanas_bf16_neighbours(ptr %low) alwaysinline {{
+  %both = load <32 x i16>, ptr %low, align {2 * _LANES}
+  %z = shufflevector <32 x i16> %both, <32 x i16> poison, <32 x i32> <{_INTERLEAVED}>
+  %r = bitcast <32 x i16> %z to <16 x float>
+  ret <16 x float> %r
+}}
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
+declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
+"""
+
+
+@functools.cache
+def register_bf16() -> None:
+    """Make the operations known to the compiler, once in a process: before it makes one or reads any."""
+    lowerings = {
+        _DOT: {"llvm": _lower_dot},
+        _PAIR: {},
+        _ROUND: {"llvm": _lower_round},
+        _ROUND_PAIR: {"llvm": _lower_round_pair},
+        _NEIGHBOURS: {"llvm": _lower_neighbours},
+    }
+    for name, lowering in lowerings.items():
+        register_intrinsic(name, "bfloat16 arithmetic on bits", lowering)
+
+
+def pair(values: Any, weights: Any) -> Any:
+    """Two products, as a term of `dot_sum`; both arguments are words, one for each lane."""
+    register_bf16()
+    return tirx.call_intrin("float32", _PAIR, values, weights)
+
+
+def broadcast(values: Sequence[Any], weights: Any) -> Any:
+    """The same with values for all lanes: two that follow one another in a buffer; or four, the first two for even
+    lanes, the others for odd ones."""
+    register_bf16()
+    return tirx.call_intrin("float32", _PAIR, *values, weights)
+
+
+def join(low: Any, high: Any) -> Any:
+    """A word of the bits of two bfloat16 numbers."""
+    upper = tirx.shift_left(high.astype("uint32"), tirx.const(16, "uint32"))
+    return tirx.reinterpret("float32", low.astype("uint32") | upper)
+
+
+def neighbours(low: Any, high: Any) -> Any:
+    """A word of an element of a uint16 buffer and the one 16 further, of 16 elements each as a vector."""
+    register_bf16()
+    return tirx.call_intrin("float32", _NEIGHBOURS, low, high)
+
+
+def halves(word: Any) -> tuple[Any, Any]:
+    """The two numbers of a word as float32."""
+    bits = tirx.reinterpret("uint32", word)
+    low, high = tirx.shift_left(bits, tirx.const(16, "uint32")), bits & tirx.const(0xFFFF0000, "uint32")
+    return tirx.reinterpret("float32", low), tirx.reinterpret("float32", high)
+
+
+def round_pair(low: Any, high: Any) -> Any:
+    """A word of the bfloat16 numbers nearest to two float32."""
+    register_bf16()
+    return tirx.call_intrin("float32", _ROUND_PAIR, low, high)
+
+
+def round_bits(value: Any) -> Any:
+    """uint16 bits of the bfloat16 nearest to a float32."""
+    register_bf16()
+    return tirx.call_intrin("uint16", _ROUND, value)
+
+
+def widen(bits: Any) -> Any:
+    """The float32 of bfloat16 bits, exactly."""
+    return tirx.reinterpret("float32", tirx.shift_left(bits.astype("uint32"), tirx.const(16, "uint32")))
+
+
+@functools.cache
+def dot_reducer() -> Any:
+    """A reducer like `te.sum`, of terms that are `pair`s or `broadcast`s."""
+    register_bf16()
+    return te.comm_reducer(
+        lambda total, term: tirx.call_intrin("float32", _DOT, total, term),
+        lambda dtype: tirx.const(0, dtype),
+        name="dot_sum",
+    )
+
+
+def _scaled_word(word: Any, gates: Sequence[Any]) -> Any:
+    """A word of two weights, each times its gate."""
+    low, high = (half * widen(gate) for half, gate in zip(halves(word), gates, strict=True))
+    return round_pair(low, high)
+
+
+# ---- of each precision -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Arithmetic:
+    """The arithmetic of a precision.
+
+    load          a number in memory as a float32
+    store         a float32 as a number in memory
+    products      a term of sums: as many values as a word has numbers, the same for all lanes, times a word of weights
+    sum           add terms over reduction axes
+    scaled        a word of weights, each times its gate in memory
+    instructions  LLVM's text of what the operations call, if they call anything
+    """
+
+    load: Callable[[Any], Any]
+    store: Callable[[Any], Any]
+    products: Callable[[Sequence[Any], Any], Any]
+    sum: Callable[..., Any]
+    scaled: Callable[[Any, Sequence[Any]], Any]
+    instructions: str | None = None
+
+    def import_instructions(self, sch: Any, loop: Any) -> None:
+        """Let the code in and around a loop of a schedule use the operations."""
+        if self.instructions is not None:
+            sch.annotate(loop, "pragma_import_llvm", self.instructions)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _product(values: Sequence[Any], weight: Any) -> Any:
+    (value,) = values
+    return value * weight
+
+
+def _scaled(weight: Any, gates: Sequence[Any]) -> Any:
+    (gate,) = gates
+    return weight * gate
+
+
+ARITHMETICS = {
+    FLOAT32: Arithmetic(_as_it_is, _as_it_is, _product, te.sum, _scaled),
+    BFLOAT16: Arithmetic(
+        widen, round_bits, broadcast, lambda term, axis: dot_reducer()(term, axis=axis), _scaled_word, _LLVM
+    ),
+}
+
+
+def arithmetic_of(precision: Precision) -> Arithmetic:
+    """The arithmetic of a precision that processors have."""
+    return ARITHMETICS[precision]
+
+
+# ---- the last pass ---------------------------------------------------------------------------------------------------
+def _as_integers(words: Any) -> Any:
+    return tirx.reinterpret(f"int32x{_LANES}", words)
+
+
+def _lower_dot(call: Any) -> Any:
+    total, term = call.args
+    *values, weights = term.args
+    if len(values) == 1:
+        words = _as_integers(values[0])
+    else:  # one load of all values
+        low, bits = values[0].value, 16 * len(values)
+        together = tirx.BufferLoad(low.source, [tirx.Ramp(low.indices[0], 1, len(values))])
+        words = _as_integers(tirx.Broadcast(tirx.reinterpret(f"int{bits}", together), 32 * _LANES // bits))
+    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_dot", total, words, _as_integers(weights))
+
+
+def _lower_round_pair(call: Any) -> Any:
+    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_round_pair", *call.args)
+
+
+def _lower_neighbours(call: Any) -> Any:
+    low = call.args[0]
+    index = tvm.sym.Analyzer().simplify(low.indices[0])
+    first = tirx.BufferLoad(low.source, [getattr(index, "base", index)])  # a buffer's elements may be vectors by now
+    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_neighbours", tirx.address_of(first))
+
+
+def _lower_round(call: Any) -> Any:
+    return tirx.call_pure_extern(f"uint16x{_LANES}", "chanas_bf16_round", call.args[0])

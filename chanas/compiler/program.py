@@ -1,0 +1,235 @@
+"""A network as a program: tuned operators with what is fused into them, and all others beside them.
+
+A value is plain, as the framework has it, or blocked, [N · B, M, l], as tuned operators read and write it: N images one
+after the other, B channel blocks of l lanes, M pixels. Channels are the second axis of maps [N, C, H, W] and the last
+one of rows [N, T, C] or [T, C], which are one image of N · T pixels.
+A number of rows that can't be cut into equal tiles (197) has a few more in memory. Lanes beyond the channels and rows
+beyond the last hold any numbers: nothing reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.compiler.space import Point
+from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
+from chanas.operators.layout import num_blocks
+from chanas.operators.steps import Step, block_workloads
+from chanas.operators.workload import Workload
+
+Array = npt.NDArray[Any]
+_TILE_ROWS = range(6, 15)
+
+
+@dataclass(frozen=True)
+class Value:
+    """The result of an operation: its shape in the framework, its type, and its form in memory."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    blocked: bool = False
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of channels of a blocked value."""
+        return 1 if len(self.shape) == 4 else len(self.shape) - 1
+
+    @property
+    def channels(self) -> int:
+        return self.shape[self.channel_axis]
+
+    @property
+    def images(self) -> int:
+        """Maps, one after the other; rows are one."""
+        return self.shape[0] if len(self.shape) == 4 else 1
+
+    @property
+    def pixels(self) -> int:
+        """Rows of channels: pixels of each map, or tokens of all sequences."""
+        return math.prod(self.shape) // (self.images * self.channels)
+
+    @property
+    def pixels_in_memory(self) -> int:
+        """Rows of channels of a blocked value: those of a map, or tokens and what fills up their last tile."""
+        return self.pixels if len(self.shape) == 4 else tiled_rows(self.pixels)
+
+    def blocks(self, lanes: int) -> int:
+        """Channel blocks of each image of a blocked value."""
+        return num_blocks(self.channels, lanes)
+
+    def memory_shape(self, lanes: int) -> tuple[int, ...]:
+        """Its shape in memory."""
+        if not self.blocked:
+            return self.shape
+        return (self.images * self.blocks(lanes), self.pixels_in_memory, lanes)
+
+
+def tiled_rows(rows: int) -> int:
+    """The rows, or the next few more that cut into equal tiles: products of matrices compute a tile at once."""
+    while rows > _TILE_ROWS[-1] and not any(rows % tile == 0 for tile in _TILE_ROWS):
+        rows += 1
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class TunedOperation:
+    """An operator of ours with the weights that it reads.
+
+    step     the operator and the values that it reads: input, then gate and residual as far as it has them
+    choices  operators that compute the same, the step's among them; the fastest is taken
+    weight   float32[C_out, C_in / groups, kh, kw]; None where it has none
+    bias     float32[C_out]
+    """
+
+    step: Step
+    value: Value
+    choices: tuple[Workload, ...]
+    weight: Array | None = None
+    bias: Array | None = None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return self.step.reads
+
+
+Emit = Callable[[Any, Sequence[Any], int], Any]
+"""Relax's expression of an operation, from a block builder, the expressions that it reads, and lanes."""
+
+
+@dataclass(frozen=True, eq=False)
+class OtherOperation:
+    """An operation that the compiler's own definitions compute, with one schedule for all such (`generic`).
+
+    name       for people
+    reads      values, and constants as they are
+    emit       its expression
+    is_change  it computes nothing: it only changes the form of a value, or is known
+    """
+
+    name: str
+    reads: tuple[int | Array, ...]
+    value: Value
+    emit: Emit
+    is_change: bool = False
+
+
+class Part(NamedTuple):
+    """Place of a map in another one's memory: its first channel block there, and all that each image has there."""
+
+    first: int
+    blocks: int
+
+
+@dataclass(frozen=True, eq=False)
+class MapView:
+    """A map whose channels are in memory already, in that of another value or in its own.
+
+    copied  of what it reads that which has to be copied to its own memory first, and where to
+    """
+
+    reads: tuple[int, ...]
+    value: Value
+    copied: tuple[tuple[int, Part], ...]
+    name: ClassVar[str] = "view"
+
+
+@dataclass(frozen=True, eq=False)
+class TunedBlock:
+    """The operators of a search's block as one function, with the schedule of each.
+
+    Its packed weights (`folding.pack_block`) are one array that the program does not hold.
+    """
+
+    block: BlockConfig
+    points: tuple[Point, ...]
+    reads: tuple[int, ...]
+    value: Value
+    name: ClassVar[str] = "block"
+
+
+Operation = TunedOperation | TunedBlock | OtherOperation | MapView
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """Place of a value in the memory of `whole`, another value or a view."""
+
+    whole: int
+    place: Part
+
+
+@dataclass
+class Program:
+    """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation.
+
+    names   of values as the network that was read calls them, of those that have one
+    parts   of values that lie in the memory of others, where
+    """
+
+    inputs: tuple[Value, ...]
+    lanes: int
+    operations: list[Operation] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+    names: dict[int, str] = field(default_factory=dict)
+    parts: dict[int, PartOf] = field(default_factory=dict)
+
+    @classmethod
+    def from_blocks(
+        cls, blocks: Sequence[BlockConfig], points: Sequence[Sequence[Point]], target: HardwareTarget
+    ) -> Program:
+        """A searched network, one block after the other.
+
+        Its input is an image float32[in_channels, pixels]; of its output, in channel blocks, the first `classes`
+        numbers count.
+        """
+        first = block_workloads(blocks[0], target.dtype)[0]
+        made = cls((Value((first.in_channels, first.input_pixels)),), target.vector_lanes, names={0: "image"})
+        current = 0
+        for block, own in zip(blocks, points, strict=True):
+            last = block_workloads(block, target.dtype)[-1]
+            shape = (1, last.out_channels, last.output_size, last.output_size)
+            value = Value(shape, last.output_storage, blocked=True)
+            current = made.add(TunedBlock(block, tuple(tuple(point) for point in own), (current,), value))
+        made.outputs = (current,)
+        return made
+
+    def value(self, number: int) -> Value:
+        """The form of a value."""
+        return self.inputs[number] if number < len(self.inputs) else self.operation(number).value
+
+    def operation(self, number: int) -> Operation:
+        """The operation that gives a value."""
+        return self.operations[number - len(self.inputs)]
+
+    def add(self, operation: Operation) -> int:
+        """Append an operation; returns the number of its value."""
+        self.operations.append(operation)
+        return len(self.inputs) + len(self.operations) - 1
+
+    @property
+    def tuned(self) -> list[TunedOperation]:
+        return [o for o in self.operations if isinstance(o, TunedOperation)]
+
+    @property
+    def others(self) -> list[OtherOperation]:
+        return [o for o in self.operations if isinstance(o, OtherOperation)]
+
+    def workloads(self) -> list[Workload]:
+        """The distinct operators to tune, all choices among them."""
+        return list(dict.fromkeys(w for o in self.tuned for w in o.choices))
+
+
+def packed_constant(value: Array, lanes: int, images: int = 1) -> Array:
+    """Numbers by channel, float32[C], as a blocked value of one pixel, float32[N · B, 1, l]; one number stays one."""
+    if value.size == 1:
+        return value.reshape(1, 1, 1)
+    padded = np.zeros(num_blocks(value.size, lanes) * lanes, np.float32)
+    padded[: value.size] = value
+    return np.tile(padded.reshape(-1, 1, lanes), (images, 1, 1))

@@ -1,1 +1,0 @@
-"""Measuring on this machine, in worker processes."""

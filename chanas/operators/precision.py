@@ -1,0 +1,97 @@
+"""Number formats of weights and activations, by the names that keys, records and tables have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.errors import ScheduleError
+
+Array = npt.NDArray[np.float32]
+Stored = npt.NDArray[Any]
+"""Numbers as they are in memory, of the type that a precision says."""
+_WORD_BYTES = 4
+
+
+def to_bits(values: Array) -> Stored:
+    """uint16 bits of the bfloat16 nearest to each float32, ties to even; NaN of NaN."""
+    whole = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = whole + np.uint32(0x7FFF) + ((whole >> np.uint32(16)) & np.uint32(1))
+    # rounding would carry the bits of some NaN over into the sign
+    kept = np.where(np.isnan(whole.view(np.float32)), whole | np.uint32(0x400000), rounded)
+    return (kept >> np.uint32(16)).astype(np.uint16)
+
+
+def from_bits(bits: Stored) -> Array:
+    """The float32 of each bfloat16, exactly."""
+    widened: Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return widened
+
+
+def _as_float16(values: Array) -> Stored:
+    return values.astype(np.float16)
+
+
+def _as_float32(values: Stored) -> Array:
+    return values.astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A number format of weights and activations; sums and biases are float32.
+
+    storage             type in memory
+    operator_tolerance  largest error of an operator alone that is right, relative to the largest expected magnitude,
+                        where the reference rounds input and weights too
+    block_tolerance     the same of a block against PyTorch in float32
+    network_tolerance   the same of a whole network
+    encode, decode      float32 to numbers in memory, the nearest ones, and back
+    """
+
+    dtype: str
+    storage: str
+    operator_tolerance: float
+    block_tolerance: float
+    network_tolerance: float
+    encode: Callable[[Array], Stored] = _as_float32
+    decode: Callable[[Stored], Array] = _as_float32
+
+    @property
+    def item_bytes(self) -> int:
+        return int(np.dtype(self.storage).itemsize)
+
+    @property
+    def per_word(self) -> int:
+        """Numbers in a word of 32 bits, whose products one instruction adds up."""
+        return _WORD_BYTES // self.item_bytes
+
+    def rounded(self, values: Array) -> Array:
+        """Each float32 as the nearest number of this format, a float32 again."""
+        return self.decode(self.encode(values))
+
+
+# Sums of up to ~1000 terms in another order than PyTorch's.
+FLOAT32 = Precision("float32", "float32", 1e-4, 1e-4, 1e-4)
+# A sum that lies a little to the other side of the middle of two bfloat16 numbers comes out one step away, which is at
+# most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half. In blocks and networks every weight and each operator's
+# output is rounded by up to 2⁻⁹, three to six times in a block (5e-3 is usual), in some twenty blocks (under 1e-2).
+BFLOAT16 = Precision("bfloat16", "uint16", 5e-3, 2e-2, 5e-2, to_bits, from_bits)
+# Three bits more; every operator rounds by up to 2⁻¹¹, at most sixty in a row. TF32 rounds factors alone.
+FLOAT16 = Precision("float16", "float16", 2e-3, 1e-2, 2e-2, _as_float16)
+TF32 = Precision("tf32", "float32", 2e-3, 1e-2, 2e-2)
+PRECISIONS = {precision.dtype: precision for precision in (FLOAT32, BFLOAT16, FLOAT16, TF32)}
+
+
+def precision_of(dtype: str) -> Precision:
+    """The precision that keys and targets call `dtype`.
+
+    Raises:
+        ScheduleError: there is none of this name.
+    """
+    if dtype not in PRECISIONS:
+        raise ScheduleError(f"expected a dtype among {', '.join(PRECISIONS)}, got {dtype}")
+    return PRECISIONS[dtype]

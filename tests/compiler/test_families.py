@@ -1,0 +1,491 @@
+"""compiler/families.py and every family in its tables: the laws of a space, what a program takes, and that it computes
+what PyTorch computes, whatever the point, on every kind of device and in every precision.
+
+Programs of processors are built and run in worker processes; kernels of GPUs are carried out in numpy.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fast_cases import fast, slow
+
+from chanas.compiler.backends import BACKENDS, backend_of, schedule_operator, schedule_space
+from chanas.compiler.cases import operator_case
+from chanas.compiler.cpu.families import FAMILIES as CPU_FAMILIES
+from chanas.compiler.cuda.families import FAMILIES as GPU_FAMILIES
+from chanas.compiler.cuda.sequential import sequential_error
+from chanas.compiler.families import Family
+from chanas.compiler.space import Point
+from chanas.core.target import HardwareTarget, gpu_in_dtype
+from chanas.errors import ScheduleError, TargetError
+from chanas.measuring.fleet import WorkerPool
+from chanas.operators.epilogues import PLAIN, USUAL, Epilogue
+from chanas.operators.layout import operator_inputs
+from chanas.operators.precision import precision_of
+from chanas.operators.workload import Workload
+
+from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS
+from .workbench import (
+    BF16,
+    HOST,
+    NEON,
+    OPERATORS,
+    Workbench,
+    covering_points,
+    device,
+    has_bfloat16,
+    needs_bfloat16,
+    random_workload,
+)
+
+HALVES, TF32 = (gpu_in_dtype(GPU, dtype) for dtype in ("f16", "tf32"))
+ANY_EPILOGUE = (*PLAIN, "leaky0.1")
+Case = tuple[Workload, HardwareTarget]
+
+# ---- the rows of all tables, an operator for each -------------------------------------------------------------------
+OF_CPUS = {
+    "conv": Workload("conv", 13, 3, 40, 3, 2, "hswish"),
+    "blockconv": Workload("blockconv", 9, 24, 40, 3, 2, "hswish"),
+    "groupconv": Workload("groupconv", 7, 40, 40, 3, 2, "relu", groups=5),
+    "winograd": Workload("winograd", 9, 24, 40, 3, 1, "hswish"),
+    "winograd2": Workload("winograd2", 9, 24, 40, 3, 1, "hswish"),
+    "pointwise": Workload("pointwise", 4, 48, 72, epilogue="relu", scaled=True, residual=True),
+    "depthwise": Workload("depthwise", 9, 40, 40, 5, 2, "relu"),
+    "pool": Workload("pool", 6, 72, 72),
+    "upconv": Workload("upconv", 7, 20, 24, 3, 2, "relu"),
+}
+CPUS = {"float32": HOST, "bfloat16": BF16}
+GPUS = {"float32": GPU, "float16": HALVES, "tf32": TF32}
+OF_GPUS = {w.op: w for w in reversed(WORKLOADS)}
+ROWS: list[Case] = [
+    *((replace(OF_CPUS[op], dtype=dtype), CPUS[dtype]) for op, dtype in CPU_FAMILIES),
+    *((replace(OF_GPUS[op], dtype=dtype), GPUS[dtype]) for op, dtype in GPU_FAMILIES),
+]
+
+
+def named(case: Case) -> str:
+    workload, target = case
+    return f"{target.kind}-{target.vector_lanes}-{target.num_threads}t-{workload.key}"
+
+
+def each(cases: Iterable[Case], *, is_run: bool = False) -> pytest.MarkDecorator:
+    """A test of each case; what is run in bfloat16 needs a processor that has it."""
+    marked = []
+    for case in cases:
+        marks = [needs_bfloat16] if is_run and case[1].dtype == "bfloat16" else []
+        marked.append(pytest.param(case, id=named(case), marks=marks))
+    return pytest.mark.parametrize("case", marked)
+
+
+def elsewhere(case: Case, devices: Sequence[HardwareTarget]) -> list[Case]:
+    """The same operator on other devices of the kind, whose vectors its groups do not fill."""
+    workload, target = case
+    if target.gpu is not None:
+        return [case]
+    others = [replace(d, dtype=target.dtype) for d in devices if target == HOST or d.vector_lanes == 16]
+    shared = workload.op == "groupconv"
+    return [case, *((workload, d) for d in others if not shared or workload.outputs_per_group % d.vector_lanes)]
+
+
+OTHER_DEVICES = (device(num_threads=2), device(8), device(4))
+ROWS_ON_DEVICES = [on for case in ROWS for on in elsewhere(case, OTHER_DEVICES)]
+SPACES = [on for case in ROWS for on in elsewhere(case, (*OTHER_DEVICES, device(4, 2), NEON))]
+
+
+# ---- spaces ---------------------------------------------------------------------------------------------------------
+@each([*SPACES, *((w, GPU) for w in WORKLOADS), *((w, HALVES) for w in IN_HALVES)])
+def test_points_are_legal_distinct_and_read_back(case: Case) -> None:
+    space = schedule_space(*case)
+    points = space.sample(20, np.random.default_rng(1))
+    assert 0 < len(points) == len(set(points)) <= 20
+    assert points == space.sample(20, np.random.default_rng(1))
+    assert all(space.contains(point) and len(point) == space.length for point in points)
+    assert [space.encode(space.groups(point)) for point in points] == points
+    assert len({space.decode(point) for point in points}) == len(points)
+    assert space.contains(space.middle)
+    assert space.middle == schedule_space(*case).middle
+
+
+@each(ROWS)
+def test_what_is_no_point_is_refused_by_name(case: Case) -> None:
+    workload, _ = case
+    space = schedule_space(*case)
+    point = space.sample(1, np.random.default_rng(0))[0]
+    with pytest.raises(ScheduleError, match=f"{space.length} integers for workload {workload.key}, got 2"):
+        space.decode((1, 2))
+    for i in range(space.length):
+        with pytest.raises(ScheduleError, match=workload.key):
+            space.decode((*point[:i], -7, *point[i + 1 :]))
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_points_have_words_and_as_many_features_in_every_space(kind: str) -> None:
+    backend, lengths = BACKENDS[kind], set()
+    for workload, target in ROWS:
+        if target.kind == kind:
+            space = schedule_space(workload, target)
+            points = [space.groups(p) for p in space.sample(20, np.random.default_rng(0))]
+            features = np.array([backend.features(space, groups, target) for groups in points])
+            assert np.isfinite(features).all()
+            assert len(np.unique(features, axis=0)) > 0.8 * len(points)
+            assert all(backend.in_words(groups) for groups in points)
+            lengths.add(features.shape[1])
+    assert len(lengths) == 1
+
+
+# ---- programs -------------------------------------------------------------------------------------------------------
+RESIDUALS = [(replace(w, residual=True, scaled=False), t) for w, t in ROWS[:9] if w.has_weights]
+
+
+@each([*ROWS, *RESIDUALS])
+def test_a_program_takes_what_its_case_has(case: Case) -> None:
+    workload, target = case
+    family, found = backend_of(target).families().of(workload), operator_case(workload, target)
+    *inputs, output = schedule_operator(workload, schedule_space(*case).middle, target).params
+    declared = operator_inputs(workload, family.layout(target))
+    assert [(a.shape, a.dtype) for a in declared] == [(a.shape, str(a.dtype)) for a in found.arguments]
+    assert [(tuple(map(int, p.shape)), str(p.dtype)) for p in inputs] == [(a.shape, a.dtype) for a in declared]
+    assert str(output.dtype) == workload.output_storage
+    assert np.prod([int(n) for n in output.shape]) >= found.expected.size
+    assert found.weights == tuple(i for i, a in enumerate(declared) if a.name in ("weights", "bias"))
+    assert found.tolerance == precision_of(workload.dtype).operator_tolerance
+
+
+def test_another_family_is_another_entry() -> None:
+    """What the tables are made of may come from outside the package."""
+    plain = CPU_FAMILIES["pointwise", "float32"]
+    workload = Workload("pointwise", 4, 48, 72, epilogue="relu")
+    own = Workload(**{**workload.to_json(), "op": "rows"})
+    with pytest.raises(ScheduleError, match="operator rows is not there on CPUs"):
+        schedule_space(own, HOST)
+    CPU_FAMILIES["rows", "float32"] = Family(
+        lambda w, t: plain.space(replace(w, op="pointwise"), t),
+        lambda w, p, t: plain.program(replace(w, op="pointwise"), p, t),
+    )
+    try:
+        point = schedule_space(own, HOST).middle
+        assert schedule_operator(own, point, HOST).script() == schedule_operator(workload, point, HOST).script()
+    finally:
+        del CPU_FAMILIES["rows", "float32"]
+
+
+# ---- results --------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def two_threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    """A workbench whose timing worker runs kernels on two threads (on as many cores as there are)."""
+    with WorkerPool(device(num_threads=2)) as pool:
+        yield Workbench(pool, tmp_path_factory.mktemp("two-threads"))
+
+
+def wrong(workbench: Workbench, case: Case, points: Sequence[Point], odd: Sequence[float] = ()) -> dict[Point, object]:
+    """Points that compute something else than PyTorch, from inputs with such odd numbers."""
+    workload, target = case
+    if target.gpu is not None:
+        errors = {p: sequential_error(workload, p, target, odd) for p in points}
+        return {p: e for p, e in errors.items() if not e < precision_of(workload.dtype).operator_tolerance}
+    expected = operator_case(workload, target, odd)
+    outcomes = workbench.run(workbench.candidate(workload, p, target, expected) for p in points)
+    return {p: o.error for p, o in zip(points, outcomes, strict=True) if o.error}
+
+
+def sampled(case: Case, num: int, seed: int = 0) -> list[Point]:
+    return schedule_space(*case).sample(num, np.random.default_rng(seed))
+
+
+@each(ROWS_ON_DEVICES, is_run=True)
+def test_choices_of_a_schedule_are_right(workbench: Workbench, two_threads: Workbench, case: Case) -> None:
+    """All of a processor with the longest vectors, some elsewhere."""
+    _, target = case
+    if target.gpu is not None:
+        points = sampled(case, 2, 8)
+    else:
+        points = covering_points(schedule_space(*case), np.random.default_rng(target.vector_lanes))
+        points = points if target == HOST else points[: 4 if target.dtype == "bfloat16" else target.num_threads]
+    assert wrong(two_threads if target.num_threads > 1 else workbench, case, points) == {}
+
+
+@pytest.mark.slow
+@each(ROWS_ON_DEVICES, is_run=True)
+def test_every_choice_of_a_schedule_is_right(workbench: Workbench, two_threads: Workbench, case: Case) -> None:
+    workload, target = case
+    threaded = (workload, target if target.gpu else replace(target, num_threads=2))
+    for bench, on in ((workbench, case), (two_threads, threaded)):
+        space = schedule_space(*on)
+        points = sampled(on, 8) if target.gpu else covering_points(space, np.random.default_rng(2))
+        assert wrong(bench, on, points) == {}
+
+
+EDGES = [
+    Workload("conv", 1, 1, 8, 3, 1, "none"),
+    Workload("conv", 11, 3, 16, 7, 2, "relu"),
+    Workload("blockconv", 1, 3, 8, 7, 2, "relu"),
+    Workload("blockconv", 7, 24, 40, 1, 2, "relu"),
+    Workload("blockconv", 17, 8, 24, 3, 1, "relu"),
+    Workload("blockconv", 5, 32, 64, 5, 1, "relu", groups=2),
+    Workload("groupconv", 5, 6, 10, 3, 1, "none", groups=2),
+    Workload("groupconv", 6, 120, 120, 3, 2, "relu", groups=10),
+    Workload("groupconv", 5, 30, 60, 3, 1, "swish", groups=10, residual=True),
+    Workload("groupconv", 4, 232, 232, 3, 1, "relu", groups=2),
+    Workload("winograd", 2, 5, 10, 3, 1, "none"),
+    Workload("winograd", 13, 17, 24, 7, 2, "hswish"),
+    Workload("winograd2", 1, 3, 8, 3, 1, "relu"),
+    Workload("winograd2", 17, 8, 10, 3, 1, "none"),
+    Workload("pointwise", 1, 24, 10, epilogue="hsigmoid"),
+    Workload("pointwise", 11, 8, 24, residual=True),
+    Workload("pointwise", 4, 40, 72, epilogue="hswish", scaled=True, residual=True),
+    Workload("pointwise", 2, 136, 56),
+    Workload("depthwise", 1, 8, 8, 7, 2, "relu"),
+    Workload("depthwise", 13, 16, 16, 7, 1, "hswish"),
+    Workload("depthwise", 7, 16, 32, 3, 2, "relu"),
+    Workload("depthwise", 5, 10, 30, 3, 1, "none"),
+    Workload("pool", 1, 8, 8),
+    Workload("pool", 13, 24, 24),
+]
+# Shapes between those, for the slow tests.
+MORE_EDGES = [
+    Workload("conv", 7, 3, 24, 5, 1, "hsigmoid"),
+    Workload("blockconv", 2, 5, 10, 3, 1, "none"),
+    Workload("blockconv", 7, 40, 56, 5, 1, "hsigmoid"),
+    Workload("blockconv", 13, 17, 24, 7, 2, "hswish"),
+    Workload("blockconv", 19, 16, 8, 1, 1, "none"),
+    Workload("groupconv", 7, 128, 128, 3, 2, "relu", groups=64),
+    Workload("groupconv", 7, 36, 18, 1, 3, "none", groups=3),
+    Workload("winograd", 1, 3, 8, 7, 2, "relu"),
+    Workload("winograd", 7, 40, 56, 5, 1, "hsigmoid"),
+    Workload("winograd", 14, 96, 24, 7, 1, "relu"),
+    Workload("winograd", 17, 8, 24, 3, 2, "relu"),
+    Workload("winograd", 11, 16, 40, 5, 2, "relu"),
+    Workload("winograd2", 14, 96, 24, 5, 1, "hsigmoid"),
+    Workload("winograd2", 33, 512, 24, 5, 1, "relu"),
+    Workload("pointwise", 1, 8, 8),
+    Workload("pointwise", 1, 200, 3),
+    Workload("pointwise", 7, 24, 40, epilogue="hsigmoid", scaled=True),
+    Workload("pointwise", 13, 40, 16, epilogue="hswish", residual=True),
+    Workload("pointwise", 7, 24, 24, epilogue="hsigmoid"),
+    Workload("pointwise", 9, 56, 40, epilogue="relu", scaled=True),
+    Workload("pointwise", 5, 16, 19, residual=True),
+    Workload("depthwise", 2, 24, 24, 7, 1, "none"),
+    Workload("depthwise", 7, 40, 40, 3, 2, "hsigmoid"),
+    Workload("depthwise", 8, 56, 56, 5, 2, "relu"),
+]
+EDGES_IN_BFLOAT16 = [
+    Workload("pointwise", 1, 8, 8),
+    Workload("pointwise", 1, 1, 5),
+    Workload("pointwise", 3, 13, 10, wide=True),
+    Workload("pointwise", 7, 17, 40, epilogue="hsigmoid", scaled=True),
+    Workload("pointwise", 11, 8, 24, residual=True),
+    Workload("pointwise", 7, 24, 40, scaled=True),
+    Workload("pointwise", 5, 20, 56, epilogue="hswish", scaled=True, residual=True),
+    Workload("pointwise", 5, 18, 24),
+    Workload("depthwise", 1, 8, 8, 7, 2, "relu"),
+    Workload("depthwise", 2, 24, 24, 7, 1, "none"),
+    Workload("depthwise", 7, 40, 40, 3, 2, "hsigmoid"),
+    Workload("depthwise", 13, 16, 16, 7, 1, "hswish"),
+    Workload("depthwise", 9, 5, 5, 3, 3, "none"),
+    Workload("depthwise", 12, 16, 16, 5, 2, "relu"),
+    Workload("depthwise", 14, 16, 16, 7, 2, "relu"),
+    Workload("pool", 1, 8, 8),
+]
+ODD_SHAPES: list[Case] = [
+    *((w, HOST) for w in EDGES),
+    *((replace(w, dtype="bfloat16"), BF16) for w in EDGES_IN_BFLOAT16),
+    *((w, GPU) for w in WORKLOADS),
+    *((w, HALVES) for w in IN_HALVES),
+    *((w, TF32) for w in IN_TF32),
+]
+
+
+@each(ODD_SHAPES, is_run=True)
+def test_an_operator_of_odd_shape_is_right(workbench: Workbench, case: Case) -> None:
+    assert wrong(workbench, case, sampled(case, 1 if case[1].gpu is None else 2)) == {}
+
+
+@pytest.mark.slow
+@each([*ODD_SHAPES, *((w, HOST) for w in MORE_EDGES)], is_run=True)
+def test_an_operator_of_odd_shape_is_right_at_many_points(workbench: Workbench, case: Case) -> None:
+    assert wrong(workbench, case, sampled(case, 6, 1)) == {}
+
+
+IN_BFLOAT16 = tuple(op for op, dtype in CPU_FAMILIES if dtype == "bfloat16")
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("seed", fast(range(12), range(1)))
+def test_random_operators_are_right_at_random_points(workbench: Workbench, op: str, seed: int) -> None:
+    workload = random_workload(op, np.random.default_rng([seed, OPERATORS.index(op)]))
+    case = workload, device(lanes=(16, 8, 4)[seed % 3])
+    assert wrong(workbench, case, sampled(case, 1, seed)) == {}
+    if op in IN_BFLOAT16 and has_bfloat16() and seed < 3:
+        rounded = replace(workload, dtype="bfloat16"), BF16
+        assert wrong(workbench, rounded, sampled(rounded, 1, seed)) == {}
+
+
+def with_epilogue(op: str, epilogue: Epilogue, target: HardwareTarget) -> Case:
+    channels, kernel = 24 if op != "conv" else 3, 1 if op == "pointwise" else 3
+    return Workload(op, 5, channels, 24, kernel, epilogue=epilogue, dtype=target.dtype), target
+
+
+# Each operator with some epilogues, and each epilogue with some operators: all write them by the same code.
+WITH_EPILOGUES = [
+    (op, epilogue, target) if (i + j) % 5 == 0 or op == "pointwise" else slow((op, epilogue, target))
+    for target, epilogues in ((HOST, ANY_EPILOGUE), (BF16, USUAL), (GPU, USUAL), (HALVES, USUAL))
+    for i, op in enumerate(("conv", "blockconv", "winograd", "winograd2", "pointwise", "depthwise"))
+    for j, epilogue in enumerate(epilogues)
+    if (op, target.dtype) in backend_of(target).families()
+]
+
+
+@pytest.mark.parametrize(("op", "epilogue", "target"), WITH_EPILOGUES)
+def test_every_epilogue_is_right(workbench: Workbench, op: str, epilogue: Epilogue, target: HardwareTarget) -> None:
+    if target == BF16 and not has_bfloat16():
+        pytest.skip("this processor lacks AVX512_BF16")
+    case = with_epilogue(op, epilogue, target)
+    assert wrong(workbench, case, sampled(case, 1)) == {}
+
+
+# Channels fill their vectors: what only fills one up is NaN where what it is computed from is.
+WITH_ODD_NUMBERS: list[Case] = [
+    *((Workload("pointwise", 4, 32, 32, epilogue=e, residual=True), HOST) for e in ANY_EPILOGUE),
+    (Workload("pointwise", 4, 32, 32, epilogue="relu", scaled=True, residual=True, residual_first=True), HOST),
+    (Workload("conv", 9, 3, 16, 3, 2, "hswish"), HOST),
+    (Workload("blockconv", 7, 16, 16, 3, 1, "relu6"), HOST),
+    (Workload("depthwise", 7, 16, 16, 5, 2, "sigmoid"), HOST),
+    (Workload("pool", 5, 32, 32), HOST),
+    *((Workload("pointwise", 4, 32, 32, epilogue=e, dtype="bfloat16"), BF16) for e in USUAL),
+    (Workload("pool", 4, 32, 32, dtype="bfloat16"), BF16),
+    *((w, GPU) for w in (WORKLOADS[1], WORKLOADS[3], WORKLOADS[5], WORKLOADS[6], WORKLOADS[7], WORKLOADS[10])),
+    *((w, HALVES) for w in (IN_HALVES[1], IN_HALVES[5])),
+]
+
+
+@each(WITH_ODD_NUMBERS, is_run=True)
+def test_nan_and_infinity_go_through_as_in_pytorch(workbench: Workbench, case: Case) -> None:
+    workload, target = case
+    assert np.isnan(operator_case(workload, target, (np.nan, -np.nan)).expected.astype(np.float32)).any() or (
+        workload.output_storage == "uint16"
+    )
+    # the library that PyTorch calls for gelu in float32 makes NaN of infinity
+    infinite = [] if workload.epilogue == "gelu" else [(np.inf,), (-np.inf,)]
+    for odd in ((np.nan, -np.nan), *infinite):
+        assert wrong(workbench, case, sampled(case, 1), odd) == {}
+
+
+HALF_A_BLOCK = Workload("pointwise", 5, 24, 40)
+WITH_WEIGHTS = [*(w for w in OF_CPUS.values() if w.op in OPERATORS and w.has_weights), HALF_A_BLOCK]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("workload", fast(WITH_WEIGHTS, [1, 2, 3, 6]), ids=lambda w: w.key)
+def test_a_residual_is_added_before_or_after_the_epilogue(
+    two_threads: Workbench, workload: Workload, first: bool
+) -> None:
+    added = replace(workload, epilogue="relu", scaled=False, residual=True, residual_first=first)
+    case = added, device(num_threads=2)
+    assert wrong(two_threads, case, sampled(case, 1)) == {}
+
+
+@each([(w, t) for w, t in ROWS if t.gpu is None and w.op in OPERATORS], is_run=True)
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_loops_are_parallel_only_for_several_threads(workbench: Workbench, case: Case, num_threads: int) -> None:
+    workload, target = case[0], replace(case[1], num_threads=num_threads)
+    candidate = workbench.candidate(workload, schedule_space(workload, target).points[0], target)
+    built = workbench.pool.build(candidate.build, 60.0).result()
+    assert built.error is None
+    assert (b"TVMBackendParallelLaunch" in candidate.library.read_bytes()) == (num_threads > 1)
+
+
+@pytest.mark.parametrize("target", [HOST, pytest.param(BF16, marks=needs_bfloat16)], ids=lambda t: t.name)
+def test_a_wrong_result_and_a_point_of_another_space_are_noticed(workbench: Workbench, target: HardwareTarget) -> None:
+    workload = replace(OF_CPUS["pointwise"], dtype=target.dtype)
+    case = operator_case(workload, target)
+    bits = case.expected.copy().view(np.uint16 if target == BF16 else np.uint32)
+    bits[0, 0, 0] ^= 1 << (8 * bits.itemsize - 1)  # another sign
+    spoilt = replace(case, expected=bits.view(case.expected.dtype))
+    point = schedule_space(workload, target).points[0]
+    pool = replace(OF_CPUS["pool"], dtype=target.dtype)
+    outcomes = workbench.run(
+        [workbench.candidate(workload, point, target, spoilt), workbench.candidate(pool, (1, 2, 3, 4), target)]
+    )
+    assert [str(o.error).split(":")[0] for o in outcomes] == ["wrong result", "ScheduleError"]
+    assert sequential_error(WORKLOADS[1], sampled((WORKLOADS[1], GPU), 1)[0], GPU) < 1e-4
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+WINDOW = Workload("depthwise", 9, 16, 16, 3)
+SQUARE = Workload("pointwise", 8, 16, 16)
+REFUSED: list[tuple[Workload, HardwareTarget, str]] = [
+    *((w, HOST, text) for w, text in [
+        (Workload("squeeze", 9, 32, 32), "squeeze is not there on CPUs"),
+        (replace(WINDOW, dtype="tf32"), "depthwise is not there in tf32"),
+        (Workload("blockconv", 9, 32, 32, 3, groups=4), "groups that fill vectors of 16 for blockconv"),
+        (Workload("groupconv", 9, 32, 32, 3, groups=2), "groups that do not fill vectors of 16 for groupconv"),
+        (Workload("groupconv", 9, 32, 32, 3), "groups that do not fill vectors of 16 for groupconv"),
+        (replace(WINDOW, op="winograd", dilation=(2, 2)), "winograd with dilation is not there"),
+        (replace(WINDOW, op="winograd", groups=2), "winograd with groups is not there"),
+        (Workload("winograd", 9, 16, 16, 9), "at most 7 taps a stride for winograd, got 9"),
+        (Workload("winograd2", 9, 16, 16, 3, 2), "stride 1 and 2 to 5 taps each way for winograd2"),
+        (Workload("winograd2", 9, 16, 16, 7), "stride 1 and 2 to 5 taps each way for winograd2"),
+        (Workload("winograd2", 9, 16, 16, 3, kernel_width=1), "stride 1 and 2 to 5 taps each way for winograd2"),
+        (replace(WINDOW, op="winograd2", dilation=(2, 2)), "winograd2 with dilation is not there"),
+        (replace(WINDOW, op="winograd2", groups=2), "winograd2 with groups is not there"),
+        (Workload("upconv", 9, 16, 16, 2, 2, groups=4), "upconv with groups is not there in float32"),
+        (Workload("upconv", 9, 16, 16, 2, 2, dilation=(2, 2)), "upconv with dilation is not there in float32"),
+        (replace(SQUARE, groups=4), "pointwise with groups is not there in float32"),
+        (replace(WINDOW, scaled=True), "depthwise with gate is not there in float32"),
+        (Workload("pool", 9, 16, 16, residual=True), "pool with residual is not there in float32"),
+        (Workload("pool", 9, 16, 16, epilogue="relu"), "pool with epilogue of its own is not there in float32"),
+    ]),
+    *((replace(w, dtype="bfloat16"), BF16, f"{text} is not there in bfloat16") for w, text in [
+        *((Workload(op, 8, 8, 8, 3), op) for op in ("blockconv", "winograd", "winograd2", "upconv")),
+        (replace(WINDOW, out_channels=32), "several outputs of a channel"),
+        (replace(WINDOW, epilogue="swish"), "epilogue of its own"),
+        (replace(WINDOW, residual=True), "residual"),
+        (replace(WINDOW, padding=(0, 0, 0, 0)), "padding of its own"),
+        (replace(SQUARE, epilogue="relu", residual=True, residual_first=True), "residual before the epilogue"),
+        (replace(SQUARE, scaled=True, prologue="relu"), "prologue"),
+        (replace(SQUARE, stride=2), "stride"),
+    ]),
+    *((w, GPU, text) for w, text in [
+        *((Workload(op, 8, 8, 8, 3), f"{op} is not there on GPUs") for op in ("winograd", "winograd2", "upconv")),
+        (replace(WINDOW, dtype="bfloat16"), "depthwise is not there in bfloat16"),
+        (replace(WINDOW, kernel_width=5), "rectangular kernels is not there in float32"),
+        (replace(SQUARE, stride=2), "stride is not there in float32"),
+        (replace(SQUARE, epilogue="gelu"), "epilogue of its own is not there in float32"),
+        (replace(SQUARE, epilogue="relu", residual=True, residual_first=True), "residual before the epilogue is not"),
+        (replace(WINDOW, residual=True), "with residual is not there in float32"),
+        (replace(WINDOW, out_channels=32), "several outputs of a channel is not there in float32"),
+        (Workload("pointwise", 8, 15, 16, dtype="float16"), "even number of channels in float16"),
+        (Workload("squeeze", 7, 72, 24, batch=2), "squeeze is there for one image"),
+        (replace(SQUARE, input_size=128, in_channels=128, out_channels=128, batch=1024), r"less than 2\^31 values"),
+        (replace(WINDOW, input_size=128, in_channels=128, out_channels=128, batch=1024), r"less than 2\^31 values"),
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("workload", "target", "says"), [pytest.param(*row, id=f"{row[1].name}-{row[0].key}") for row in REFUSED]
+)
+def test_what_a_family_does_not_take_is_refused_by_name(workload: Workload, target: HardwareTarget, says: str) -> None:
+    with pytest.raises(ScheduleError, match=says):
+        schedule_space(workload, target)
+
+
+def test_a_processor_is_no_gpu() -> None:
+    with pytest.raises(TargetError, match=r"^expected a GPU, got target"):
+        GPU_FAMILIES.space(WORKLOADS[0], HOST)
+
+
+def test_gpus_add_a_residual_to_any_product() -> None:
+    assert schedule_space(Workload("blockconv", 8, 16, 16, 3, residual=True), GPU).coordinates
+
+
+def test_spaces_of_processors_are_there_without_tvm() -> None:
+    code = "import sys; from chanas.compiler.backends import BACKENDS; print('tvm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
