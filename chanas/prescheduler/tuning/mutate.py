@@ -24,12 +24,8 @@ def start_probabilities(seconds: npt.NDArray[np.float64], gamma: float) -> npt.N
     return probabilities
 
 
-def mutate_point(space: ScheduleSpace[Any], point: Point, rng: np.random.Generator) -> Point | None:
+def mutate(space: ScheduleSpace[Any], parent: Named, rng: np.random.Generator) -> Point | None:
     """Redraw one coordinate among its options; a split keeps dividing its loop. None if the result is illegal."""
-    return _mutate(space, space.groups(point), rng)
-
-
-def _mutate(space: ScheduleSpace[Any], parent: Named, rng: np.random.Generator) -> Point | None:
     named = dict(parent)
     movable = [c for c in space.coordinates if len(c.options) > 1]
     if not movable:
@@ -39,12 +35,8 @@ def _mutate(space: ScheduleSpace[Any], parent: Named, rng: np.random.Generator) 
     return space.encode(named) if space.legal(named) else None
 
 
-def cross_points(space: ScheduleSpace[Any], mother: Point, father: Point, rng: np.random.Generator) -> Point | None:
+def cross(space: ScheduleSpace[Any], first: Named, second: Named, rng: np.random.Generator) -> Point | None:
     """Each coordinate from either parent. None when the result is illegal."""
-    return _cross(space, space.groups(mother), space.groups(father), rng)
-
-
-def _cross(space: ScheduleSpace[Any], first: Named, second: Named, rng: np.random.Generator) -> Point | None:
     named = {name: (first if rng.random() < 0.5 else second)[name] for name in first}
     return space.encode(named) if space.legal(named) else None
 
@@ -72,7 +64,7 @@ def breed(
         if len(children) >= num:
             break
         start = draw()
-        child = _cross(space, start, draw(), rng) if rng.random() < crossover_share else _mutate(space, start, rng)
+        child = cross(space, start, draw(), rng) if rng.random() < crossover_share else mutate(space, start, rng)
         if child is not None and child not in exclude:
             children[child] = None
     return list(children)

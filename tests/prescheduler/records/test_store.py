@@ -25,7 +25,14 @@ from chanas.measuring.messages import Reading
 from chanas.prescheduler.records import schema
 from chanas.prescheduler.records import store as module
 from chanas.prescheduler.records.schema import SCHEMA
-from chanas.prescheduler.records.store import UNVERSIONED_SPACES, BlockRecord, RecordStore, TuningRecord, Work
+from chanas.prescheduler.records.store import (
+    UNVERSIONED_SPACES,
+    BlockRecord,
+    RecordStore,
+    TuningRecord,
+    WarmStartNote,
+    Work,
+)
 from chanas.prescheduler.records.tables import TABLES
 
 from ...compiler.cuda_cases import GPU
@@ -82,11 +89,58 @@ def test_tables_have_the_keys_and_columns_that_they_are_said_to_have(open_store:
             assert {name for name, place in columns.items() if place} == set(table.key)
 
 
-def test_records_outlive_the_store(open_store: Opener) -> None:
-    record = TuningRecord((1, 2), 1e-6, 1e-8)
-    open_store().add("w", [record])
-    assert open_store().load("w") == [record]
-    assert open_store().load("another") == []
+SCHEDULES = (("pool-7px", (1, 2)), ("pointwise-7px", (3, 4, 5)))
+SAME = TuningRecord((2, 1), 1e-6, code="ab", same_as=(1, 2), drift=1.2)
+AGAIN = TuningRecord((2, 1), None, again_s=2e-6, again_spread_s=1e-9)
+BLOCK = BlockRecord(SCHEDULES, 1e-5, 1e-7, created=1.7e9, drift=0.9)
+FAILED = BlockRecord(SCHEDULES, None, None, "timeout: build_block took more than 60 s", created=1.7e9)
+READING, NOTE = Reading(5e-6, 1e-8, 1.1, 1.7e9), WarmStartNote("dev/1t", "d1", 6, 0.5, True)
+SUM = ({"source": "dev/1t", "digest": "d1", "num_operators": 1, "num_dropped": 1},)
+Write, Read = Callable[[RecordStore], object], Callable[[RecordStore], object]
+KEPT: dict[str, tuple[Write, Read, object]] = {
+    "record": (lambda s: s.add("w", [SAME]), lambda s: s.load("w"), [SAME]),
+    "turns": (
+        lambda s: (s.add("w", [SAME]), s.add_remeasured("w", [AGAIN])),
+        lambda s: [(r.again_s, r.again_spread_s) for r in s.load("w")],
+        [(2e-6, 1e-9)],
+    ),
+    "block": (lambda s: s.add_block("b", BLOCK), lambda s: s.load_block("b", SCHEDULES), BLOCK),
+    "failed block": (lambda s: s.add_block("b", FAILED), lambda s: s.load_block("b", SCHEDULES), FAILED),
+    "round": (lambda s: s.add_round("b", BLOCK), lambda s: s.load_rounds("b", SCHEDULES), [BLOCK]),
+    "reading": (lambda s: s.add_canary(READING), lambda s: s.load_canary(), [READING]),
+    "end of trials": (lambda s: s.stop("w", 12, 0.01, 0.02), lambda s: s.num_trials_at_stop("w"), 12),
+    "work": (lambda s: s.note_work(1.7e9, Work(3.0, 2.0, 1.0)), lambda s: s.total_work(), Work(3.0, 2.0, 1.0)),
+    "warm start": (lambda s: s.note_warm_starts({"w": NOTE}), lambda s: s.warm_starts({"w"}), SUM),
+    "error": (lambda s: s.add_block("b", FAILED), lambda s: s.most_frequent_error(), FAILED.error),
+    "count": (lambda s: s.add("w", [SAME, TuningRecord((3,), None)]), lambda s: s.count(), (1, 1)),
+}
+OTHERS = {
+    "threads": device(num_threads=2),
+    "machine": dataclasses.replace(HOST, fingerprint="0123456789ab"),
+    "place": dataclasses.replace(HOST, name=f"{HOST.name}@rack"),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_is_stored_is_there_in_the_next_store_and_for_this_device_alone(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    write, read, expected = KEPT[kind]
+    nothing = read(open_store())
+    write(open_store())
+    assert read(open_store()) == expected != nothing
+    assert {name: read(open_store(target)) for name, target in OTHERS.items()} == dict.fromkeys(OTHERS, nothing)
+    monkeypatch.setattr(module, "tvm_version", lambda: "0.99")
+    assert read(open_store()) == nothing
+
+
+def test_what_is_asked_for_is_found_and_nothing_else(open_store: Opener) -> None:
+    store = open_store()
+    for write, _, _ in KEPT.values():
+        write(store)
+    assert (store.load("v"), store.num_trials_at_stop("v"), store.warm_starts({"v"})) == ([], None, ())
+    for block, schedules in (("b", SCHEDULES[:1]), ("c", SCHEDULES)):
+        assert (store.load_block(block, schedules), store.load_rounds(block, schedules)) == (None, [])
 
 
 def test_a_point_that_is_measured_again_replaces_the_old_record(open_store: Opener) -> None:
@@ -114,26 +168,6 @@ def test_a_batch_is_stored_whole_or_not_at_all(open_store: Opener) -> None:
     with pytest.raises(KeyboardInterrupt):
         store.add("w", batch())
     assert store.load("w") == []
-
-
-@pytest.mark.parametrize(
-    "other",
-    [device(num_threads=2), dataclasses.replace(HOST, fingerprint="0123456789ab")],
-    ids=["two threads", "another machine"],
-)
-def test_devices_do_not_share_records(open_store: Opener, other: HardwareTarget) -> None:
-    mine, theirs = open_store(), open_store(other)
-    mine.add("w", [TuningRecord((1,), 1e-6)])
-    mine.add_block("b", BlockRecord((("w", (1,)),), 1e-6))
-    assert theirs.load("w") == []
-    assert theirs.load_block("b", (("w", (1,)),)) is None
-    assert theirs.count() == (0, 0)
-
-
-def test_compiler_versions_do_not_share_records(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_store().add("w", [TuningRecord((1,), 1e-6)])
-    monkeypatch.setattr(module, "tvm_version", lambda: "0.99")
-    assert open_store().load("w") == []
 
 
 @pytest.mark.parametrize("target", [HOST, GPU], ids=["processor", "GPU"])
@@ -231,13 +265,7 @@ def test_the_last_turns_count_and_earlier_ones_stay_in_the_file(open_store: Open
     assert store._db.execute("SELECT COUNT(*) FROM remeasured").fetchone() == (4,)
 
 
-# ---- drift ----------------------------------------------------------------------------------------------------------
-def test_what_is_the_same_program_is_kept(open_store: Opener) -> None:
-    records = [TuningRecord((1, 2), 1e-6, code="ab"), TuningRecord((2, 1), 1e-6, code="ab", same_as=(1, 2))]
-    open_store().add("w", records)
-    assert open_store().load("w") == records
-
-
+# ---- runs -----------------------------------------------------------------------------------------------------------
 def test_a_workload_that_was_given_up_is_kept(open_store: Opener) -> None:
     open_store().stop("w", 12, 0.01, 0.02)
     store = open_store()
@@ -255,34 +283,7 @@ def test_what_all_runs_took_is_summed_up_and_a_run_may_say_it_again(open_store: 
     assert open_store().total_work() == Work(21.0, 4.5, 16.25)
 
 
-def test_drift_and_the_canary_are_kept(open_store: Opener) -> None:
-    readings = [Reading(5e-6, 1e-8, 1.0, 1.7e9), Reading(6e-6, 1e-8, 1.2, 1.7e9 + 2.0)]
-    record, block = TuningRecord((1,), 1e-6, drift=1.2), BlockRecord((("w", (1,)),), 1e-5, drift=0.9)
-    store = open_store()
-    for reading in readings:
-        store.add_canary(reading)
-    store.add("w", [record])
-    store.add_block("b", block)
-    again = open_store()
-    assert again.load_canary() == readings
-    assert again.load("w") == [record]
-    assert again.load_block("b", block.schedules) == block
-    assert open_store(device(num_threads=2)).load_canary() == []
-
-
 # ---- blocks ---------------------------------------------------------------------------------------------------------
-SCHEDULES = (("pool-7px", (1, 2)), ("pointwise-7px", (3, 4, 5)))
-
-
-def test_a_block_is_found_by_its_schedules(open_store: Opener) -> None:
-    record = BlockRecord(SCHEDULES, 1e-5, 1e-7, created=1.7e9)
-    open_store().add_block("b", record)
-    store = open_store()
-    assert store.load_block("b", SCHEDULES) == record
-    assert store.load_block("b", SCHEDULES[:1]) is None
-    assert store.load_block("another", SCHEDULES) is None
-
-
 def test_a_block_of_another_version_is_kept_but_not_used(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     record = BlockRecord(SCHEDULES, 1e-5, created=1.7e9)
     store = open_store()

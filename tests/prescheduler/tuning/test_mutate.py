@@ -12,7 +12,7 @@ from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.statistics import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
-from chanas.prescheduler.tuning.mutate import breed, cross_points, mutate_point, start_probabilities
+from chanas.prescheduler.tuning.mutate import breed, cross, mutate, start_probabilities
 
 from ...compiler.workbench import DEVICES, HOST, OPERATORS, device, generators, random_workload, workloads
 
@@ -59,7 +59,7 @@ def test_two_thousand_mutations_in_a_row_stay_in_the_space(op: Operator, rng: np
     space = schedule_space(workload, device(num_threads=2))
     point, seen = space.points[0], set()
     for _ in range(2000):
-        child = mutate_point(space, point, rng)
+        child = mutate(space, space.groups(point), rng)
         if child is not None:
             assert space.contains(child)
             point = child
@@ -70,7 +70,7 @@ def test_two_thousand_mutations_in_a_row_stay_in_the_space(op: Operator, rng: np
 @given(generators)
 def test_a_mutation_changes_one_coordinate_at_most(rng: np.random.Generator) -> None:
     (point,) = SPACE.sample(1, rng)
-    child = mutate_point(SPACE, point, rng)
+    child = mutate(SPACE, SPACE.groups(point), rng)
     if child is not None:
         before, after = SPACE.groups(point), SPACE.groups(child)
         assert sum(before[name] != after[name] for name in before) <= 1
@@ -79,7 +79,7 @@ def test_a_mutation_changes_one_coordinate_at_most(rng: np.random.Generator) -> 
 @given(generators)
 def test_a_cross_takes_every_coordinate_from_a_parent(rng: np.random.Generator) -> None:
     mother, father = SPACE.sample(2, rng)
-    child = cross_points(SPACE, mother, father, rng)
+    child = cross(SPACE, SPACE.groups(mother), SPACE.groups(father), rng)
     if child is not None:
         first, second, mixed = (SPACE.groups(p) for p in (mother, father, child))
         assert all(mixed[name] in (first[name], second[name]) for name in mixed)
@@ -88,7 +88,7 @@ def test_a_cross_takes_every_coordinate_from_a_parent(rng: np.random.Generator) 
 def test_a_space_of_one_point_has_no_mutations(rng: np.random.Generator) -> None:
     space = schedule_space(Workload("pool", 1, 8, 8), HOST)
     assert len(space.points) == 1
-    assert mutate_point(space, space.points[0], rng) is None
+    assert mutate(space, space.groups(space.points[0]), rng) is None
     assert breed(space, space.points, np.array([1e-6]), 5, rng, exclude=frozenset(space.points)) == []
 
 

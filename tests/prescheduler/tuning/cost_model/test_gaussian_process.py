@@ -142,6 +142,24 @@ def test_records_that_agree_stay() -> None:
     assert tau_of(model) > 0.6
 
 
+def test_parameters_are_fitted_again_when_the_records_have_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, own, due = GaussianProcessModel(History(HERE)), measured(SPACE, 17, seed=2, noise=0.03), []
+    for start, end in ((0, 10), (10, 12), (12, 17)):
+        model.observe(SPACE, own[start:end])
+        due.append(asked_with(model, SPACE, monkeypatch).is_due)
+    assert due == [True, False, True]
+
+
+def test_only_the_first_records_judge() -> None:
+    model = GaussianProcessModel(History(HERE))
+    model.observe(SIMILAR, measured(SIMILAR, 60, seed=1, noise=0.03))
+    own = measured(SPACE, 40, seed=2, noise=0.03)
+    for start in range(0, 8, 4):
+        model.observe(SPACE, own[start : start + 4])
+    model.observe(SPACE, upside_down(own[8:]))
+    assert not model.leaves_alone(SPACE.workload.key)
+
+
 def test_the_most_similar_workloads_are_asked() -> None:
     """Hundreds of records of unlike workloads don't drown those of one that is alike."""
     model = GaussianProcessModel(History(HERE))
