@@ -38,7 +38,7 @@ from chanas.measuring.checks.target_check import small_block
 from chanas.measuring.worker.compiler import open_compiler
 from chanas.operators.workload import Operator, Workload
 
-from ...compiler.test_linkers import having
+from ...compiler.test_toolchains import having
 from ...compiler.workbench import HOST, OPERATORS, covering_points, random_points
 
 HERE = Emulator("this machine", (), ("gcc",))
