@@ -194,7 +194,7 @@ def differences_in_turns(names: Sequence[str], folder: Path) -> dict[str, float]
 def table_difference(name: str, alone: Path, together: Path) -> float:
     """How much slower the slowest blocks of a table are at the schedules found side by side than at those found alone,
     in sum. Both are compiled anew and timed in turns; blocks with the same schedules are not: they are as fast."""
-    from chanas.compiler.cases import case_of
+    from chanas.compiler.backends import case_of
     from chanas.core.arch import SearchSpace
     from chanas.core.latency import LatencyLUT
     from chanas.devices.host import load_used

@@ -125,7 +125,7 @@ def incumbents(trials: Iterable[Trial]) -> set[tuple[str, Point]]:
 
 def judge(points: Iterable[tuple[str, Point]], program: Program) -> dict[tuple[str, Point], float]:
     """Time the points of each operator in turns on one thread, with its weights cold; none of those that fail now."""
-    from chanas.compiler.cases import case_of
+    from chanas.compiler.backends import case_of
     from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
     from chanas.measuring.fleet import WorkerPool
     from chanas.measuring.messages import OperatorsAt

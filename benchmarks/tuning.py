@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import case_of
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.effort import Effort

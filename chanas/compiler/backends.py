@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from chanas.compiler.cases import ReferenceCase, block_case, operator_case
 from chanas.compiler.cpu.families import FAMILIES as CPU_FAMILIES
 from chanas.compiler.cpu.features import cpu_features
 from chanas.compiler.cpu.points import in_words
 from chanas.compiler.cuda.features import gpu_features
 from chanas.compiler.families import Families
 from chanas.compiler.space import Named, Point, ScheduleSpace
+from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
 
@@ -114,3 +116,10 @@ def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) 
         ScheduleError: the point is not in the workload's space, or the operator is not there.
     """
     return backend_of(target).families().program(workload, point, target)
+
+
+def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:
+    """The case of an operator or of a whole block, laid out as the target's kernels read it."""
+    if not isinstance(what, Workload):
+        return block_case(what, target)
+    return operator_case(what, target, layout=backend_of(target).families().of(what).layout(target))

@@ -17,7 +17,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import fold_operators, pack_block
 from chanas.operators.epilogues import Epilogue, leaky_slope
-from chanas.operators.layout import PLAIN, input_layout, layout_of
+from chanas.operators.layout import PLAIN, Layout, input_layout, layout_of
 from chanas.operators.precision import FLOAT32, Array, Precision, Stored, precision_of
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
@@ -171,9 +171,12 @@ def _convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:
     return functional.conv2d(value, weight, bias, stride, padding, dilation, workload.num_groups)
 
 
-def operator_case(workload: Workload, target: HardwareTarget, odd: Sequence[float] = ()) -> ReferenceCase:
-    """The case of an operator alone; its input has numbers such as NaN if `odd` has some."""
-    layout, precision = layout_of(target), precision_of(workload.dtype)
+def operator_case(
+    workload: Workload, target: HardwareTarget, odd: Sequence[float] = (), layout: Layout | None = None
+) -> ReferenceCase:
+    """The case of an operator alone, by default in the layout of our own networks; its input has numbers such as NaN if
+    `odd` has some."""
+    layout, precision = layout or layout_of(target), precision_of(workload.dtype)
     on_weights = scales_weights(workload) and target.gpu is None and precision.per_word > 1
     tensors = operator_tensors(workload, odd, gate_rounds_weights=on_weights)
     arguments = [input_layout(workload, layout).pack(tensors.x, workload.input_precision)]
@@ -226,11 +229,6 @@ def network_case(
     expected = layout.expected(last, logits)
     tolerance = precision_of(target.dtype).network_tolerance
     return ReferenceCase(arguments, tuple(range(1, len(arguments))), expected, tolerance)
-
-
-def case_of(what: Workload | BlockConfig, target: HardwareTarget) -> ReferenceCase:
-    """The case of an operator or of a whole block, laid out as the target's kernels read it."""
-    return operator_case(what, target) if isinstance(what, Workload) else block_case(what, target)
 
 
 def plain_block_case(block: BlockConfig) -> ReferenceCase:

@@ -15,8 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import case_of, schedule_space
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import CANARY
 from chanas.measuring.fleet import Pool

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.compiler.cases import case_of, mean_network_weight_bytes
+from chanas.compiler.backends import case_of
+from chanas.compiler.cases import mean_network_weight_bytes
 from chanas.compiler.space import Point
 from chanas.core import genome
 from chanas.core.arch import BlockConfig, SearchSpace

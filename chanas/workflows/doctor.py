@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import chanas
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import case_of
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
 from chanas.core.target import DTYPES, HardwareTarget
 from chanas.core.units import format_bytes, format_latency

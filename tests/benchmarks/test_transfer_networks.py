@@ -89,9 +89,9 @@ def test_figures_have_every_way(script: ModuleType) -> None:
     ],
 )
 def test_ways_differ_by_what_they_begin_with(script: ModuleType, way: str, expected: tuple[Any, ...]) -> None:
-    options = argparse.Namespace(minutes=2.0, share=0.5, model="lgbm:m.safetensors")
+    options = argparse.Namespace(minutes=2.0, share=0.5, model="lgbm:m.safetensors", seed=3)
     effort = script.effort_of(way, "records", options)
-    assert (effort.cost_model, effort.warm_start, effort.tune_share, effort.minutes) == expected
+    assert (effort.cost_model, effort.warm_start, effort.tune_share, effort.minutes, effort.seed) == (*expected, 3)
 
 
 def test_a_taught_model_has_to_be_named(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

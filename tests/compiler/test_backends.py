@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from chanas.bundle.runtimes import RUNTIMES, packed_parameters
-from chanas.compiler.backends import BACKENDS, Backend
-from chanas.compiler.cases import case_of, network_case, random_network
+from chanas.compiler.backends import BACKENDS, Backend, case_of
+from chanas.compiler.cases import network_case, random_network
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.measuring.checks.target_check import small_block

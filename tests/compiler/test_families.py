@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from fast_cases import fast, slow
 
-from chanas.compiler.backends import BACKENDS, backend_of, schedule_operator, schedule_space
+from chanas.compiler.backends import BACKENDS, backend_of, case_of, schedule_operator, schedule_space
 from chanas.compiler.cases import operator_case
 from chanas.compiler.cpu.families import FAMILIES as CPU_FAMILIES
 from chanas.compiler.cuda.emulator import sequential_error
@@ -26,7 +26,7 @@ from chanas.core.target import HardwareTarget, gpu_in_dtype
 from chanas.errors import ScheduleError, TargetError
 from chanas.measuring.fleet import WorkerPool
 from chanas.operators.epilogues import PLAIN, USUAL, Epilogue
-from chanas.operators.layout import operator_inputs
+from chanas.operators.layout import Blocks, operator_inputs
 from chanas.operators.precision import precision_of
 from chanas.operators.workload import Workload
 
@@ -158,7 +158,7 @@ def test_a_program_takes_what_its_case_has(case: Case) -> None:
 
 
 def test_another_family_is_another_entry() -> None:
-    """What the tables are made of may come from outside the package."""
+    """What the tables are made of, layouts too, may come from outside the package."""
     plain = CPU_FAMILIES["pointwise", "float32"]
     workload = Workload("pointwise", 4, 48, 72, epilogue="relu")
     own = Workload(**{**workload.to_json(), "op": "rows"})
@@ -167,10 +167,12 @@ def test_another_family_is_another_entry() -> None:
     CPU_FAMILIES["rows", "float32"] = Family(
         lambda w, t: plain.space(replace(w, op="pointwise"), t),
         lambda w, p, t: plain.program(replace(w, op="pointwise"), p, t),
+        lambda _: Blocks(4),
     )
     try:
         point = schedule_space(own, HOST).middle
         assert schedule_operator(own, point, HOST).script() == schedule_operator(workload, point, HOST).script()
+        assert case_of(own, HOST).arguments[0].shape == (12, 16, 4)
     finally:
         del CPU_FAMILIES["rows", "float32"]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import case_of, schedule_space
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import find_linker, no_cross_linker
 from chanas.core.arch import BlockConfig

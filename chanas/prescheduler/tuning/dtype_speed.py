@@ -14,8 +14,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from chanas.compiler.backends import backend_of
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import backend_of, case_of
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.timing import TimingSettings

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import case_of, case_seed
+from chanas.compiler.backends import case_of, schedule_space
+from chanas.compiler.cases import case_seed
 from chanas.compiler.space import Point
 from chanas.core.effort import Effort
 from chanas.core.genome import FloatArray

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import case_of, schedule_space
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import ONCE

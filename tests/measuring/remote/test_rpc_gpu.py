@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from chanas import workflows
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import case_of, schedule_space
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
 from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from chanas.bundle.runtimes import packed_parameters
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import case_of
+from chanas.compiler.backends import case_of, schedule_space
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.devices.cuda_runtime import CUDADevice, compiled_network

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from chanas.core.effort import NetworkEffort, TableEffort
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
 from chanas.measuring.remote.held import HeldDevices
@@ -40,6 +41,19 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
     assert (plans.usage(network).threads, plans.usage(network).dtype) == (2, "f32")
     assert table.sub_spaces == ("r24-w1",)
     assert network.shapes == {"x": (1, 3, 8, 8)}
+
+
+def test_a_job_has_the_effort_that_its_keys_say_and_else_that_of_the_options() -> None:
+    common: dict[str, Any] = {"trials": 3, "tune_share": 0.5, "cost_model": "random", "warm_start": "runs/x", "seed": 7}
+    of_table: dict[str, Any] = {"sub_spaces": ("r24-w1",), "calibrate": 0}
+    of_network: dict[str, Any] = {"early_stop": False, "minutes": 2.0}
+    table, network = parsed(TABLE | common | of_table, NETWORK | common | of_network).jobs
+    assert table.effort(TableEffort) == TableEffort(**common, **of_table)
+    assert network.effort(NetworkEffort) == NetworkEffort(**common, **of_network)
+    table, network = parsed(TABLE, NETWORK).jobs
+    assert (table.effort(TableEffort), network.effort(NetworkEffort)) == (TableEffort(), NetworkEffort())
+    with pytest.raises(ConfigError, match="at least 6 networks to calibrate with, got 3"):
+        parsed(TABLE | {"calibrate": 3}).jobs[0].effort(TableEffort)
 
 
 def test_a_job_is_timed_here_unless_it_names_a_key_or_there_is_only_one() -> None:

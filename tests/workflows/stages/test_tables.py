@@ -238,19 +238,21 @@ def test_holes_are_filled_beginning_with_another_devices_records(
         tables.fill(run, space=yaml_file, effort=TableEffort(warm_start="runs/other"), progress=False)
 
 
-def test_holes_are_filled_with_the_share_that_is_asked_for(
-    run: RunDirectory, yaml_file: Path, monkeypatch: pytest.MonkeyPatch
+def test_holes_are_filled_with_the_effort_that_is_asked_for_and_calibrated_once_all_are(
+    run: RunDirectory, yaml_file: Path, tiny_space: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lut = LatencyLUT.load(run.lut("cpu"))
     del lut.rows[next(iter(lut.rows))]
     lut.save(run.lut("cpu"))
 
     def note(_run: Any, _task: Any, _hardware: Any, effort: Any, **__: Any) -> Any:
-        raise MeasureError(f"share {effort.tune_share}")
+        raise MeasureError(str(effort == dataclasses.replace(asked, sub_spaces=(), calibrate=0)))
 
+    first = tiny_space.sub_spaces[0].key
+    asked = TableEffort(trials=3, tune_share=0.5, cost_model="random", seed=4, sub_spaces=(first,), calibrate=7)
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
-    with pytest.raises(MeasureError, match=r"^share 0\.5$"):
-        tables.fill(run, space=yaml_file, effort=TableEffort(tune_share=0.5), progress=False)
+    with pytest.raises(MeasureError, match=r"^True$"):
+        tables.fill(run, space=yaml_file, effort=asked, progress=False)
 
 
 def test_a_table_that_comes_with_chanas_is_never_written() -> None:
