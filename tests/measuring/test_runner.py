@@ -4,8 +4,8 @@ for."""
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,20 @@ import chanas
 from chanas.core.codec import to_json
 from chanas.devices.cores import split_cores
 from chanas.errors import TargetError
-from chanas.measuring.messages import Answer, Compare, Crash, ErrorKind, Hang, Measure, Ping, Request, WorkerError
+from chanas.measuring.messages import Answer, ErrorKind, Measure, Request, WorkerError
 from chanas.measuring.remote.device import RemoteDevice
 from chanas.measuring.remote.link import Connect, Submit
 from chanas.measuring.remote.tracker import Address
 from chanas.measuring.runner import given_up, look_for, lost_too_often, stays_away
 from chanas.measuring.shared.turns import Ask
 from chanas.measuring.worker.process import WorkerProcess
+from chanas.testing.runners import Run, RunnerContract
 
 from ..compiler.workbench import HOST, plant_worker
 from .worker.test_process import NO_COMPILER
 
 # What dask itself leaves open or warns of is not ours.
 pytestmark = pytest.mark.filterwarnings("ignore")
-Run = Callable[[Request, float], Answer]
 FACTS = {"tvm": "1", "llvm_cpu": "znver4", "machine": "x86_64"}
 TIMING = Measure(library=Path("a.so"), case=Path("a.npz"))
 
@@ -82,30 +82,11 @@ def by_cluster() -> Iterator[Run]:
 WAYS = {"process": by_process, "device": by_device, "cluster": by_cluster}
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
-    with WAYS[request.param]() as run:
-        yield run
-
-
-@pytest.mark.parametrize(
-    ("request_", "timeout_s", "kind"),
-    [
-        (Ping(), 60.0, None),
-        (Compare(library=Path("none.so"), case=Path("none.npz")), 60.0, ErrorKind.RAISED),
-        (Hang(), 0.3, ErrorKind.TIMEOUT),
-        (Crash(), 60.0, ErrorKind.CRASH),
-    ],
-    ids=lambda x: x.call if isinstance(x, Request) else "",
-)
-def test_what_becomes_of_a_request_is_an_answer(
-    run: Run, request_: Request, timeout_s: float, kind: ErrorKind | None
-) -> None:
-    answer = run(request_, timeout_s)
-    assert (None if answer.error is None else answer.error.kind) is kind
-    if answer.error is not None:
-        assert answer.error.signal == (signal.SIGSEGV if kind is ErrorKind.CRASH else None)
-    assert run(Ping(), 60.0).result["pid"]
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+class TestRunners(RunnerContract):
+    @pytest.fixture(autouse=True)
+    def chosen(self, way: Callable[[], AbstractContextManager[Run]]) -> None:
+        self.opened = way  # type: ignore[method-assign]
 
 
 # ---- what is lost ---------------------------------------------------------------------------------------------------

@@ -22,73 +22,31 @@ from chanas.operators.layout import (
     pack_channels,
     unpack_channels,
 )
-from chanas.operators.precision import BFLOAT16, FLOAT16, FLOAT32, Array, Precision, from_bits
+from chanas.operators.precision import BFLOAT16, Array, from_bits
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload
+from chanas.testing.layouts import WORKLOADS, LayoutContract, numbered, weight_of
 
 LAYOUTS: dict[str, Layout] = {"blocks of 16": Blocks(16), "blocks of 4": Blocks(4), "rows": ROWS, "plain": PLAIN}
-each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-WORKLOADS = [
-    Workload("conv", 9, 3, 24, 3, 2, "hswish"),
-    Workload("blockconv", 7, 20, 24, 5, 2, "relu"),
-    Workload("blockconv", 7, 32, 64, 3, groups=2),
-    Workload("groupconv", 7, 40, 40, 3, 2, "relu", groups=5),
-    Workload("winograd", 7, 20, 24, 5, 2, "relu"),
-    Workload("winograd2", 7, 20, 24, 5, 1, "relu"),
-    Workload("pointwise", 7, 21, 24, scaled=True, residual=True, prologue="relu", epilogue="hsigmoid"),
-    Workload("depthwise", 7, 24, 24, 5, 2, "relu", batch=3),
-    Workload("pool", 7, 24, 24),
-    Workload("upconv", 7, 20, 24, 3, 2, "relu"),
-]
 lanes_of_a_vector = st.sampled_from([1, 4, 8, 16])
 shapes = st.lists(st.integers(1, 5), max_size=3).map(tuple)
-
-
-def numbered(*shape: int) -> Array:
-    """1, 2, 3, …, so that every element can be told from any other and none is zero."""
-    return np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
 
 
 def packed(workload: Workload, weight: Array, layout: Layout) -> list[np.ndarray]:
     return layout.pack_parameters(workload, weight, numbered(workload.out_channels))
 
 
-def weight_of(workload: Workload) -> Array:
-    rows, columns = workload.axes
-    return numbered(workload.out_channels, workload.channels_per_group, rows.kernel, columns.kernel)
-
-
 # ---- of every layout ------------------------------------------------------------------------------------------------
-@each_layout
-@pytest.mark.parametrize("precision", [FLOAT32, BFLOAT16, FLOAT16], ids=lambda p: p.dtype)
-@pytest.mark.parametrize(("batch", "channels", "size"), [(1, 1, 1), (1, 24, 4), (3, 5, 4), (2, 40, 2)])
-def test_unpacking_is_the_inverse_of_packing(
-    layout: Layout, precision: Precision, batch: int, channels: int, size: int
-) -> None:
-    values = precision.rounded(numbered(batch, channels, size, size))
-    stored = layout.pack(values, precision)
-    assert stored.shape == layout.shape(channels, size**2, batch)
-    assert str(stored.dtype) == precision.storage
-    back = layout.unpack(stored, channels, size**2, batch, precision)
-    np.testing.assert_array_equal(back, values.reshape(batch, channels, -1))
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS, scope="class")
+class TestLayouts(LayoutContract):
+    @pytest.fixture(autouse=True)
+    def chosen(self, layout: Layout) -> None:
+        self.layout = layout
 
 
-@each_layout
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
-def test_packed_parameters_have_the_shapes_that_kernels_declare(workload: Workload, layout: Layout) -> None:
-    parts = packed(workload, weight_of(workload), layout) if workload.has_weights else []
-    declared = layout.parameters(workload)
-    assert [(a.shape, a.dtype) for a in declared] == [(p.shape, str(p.dtype)) for p in parts]
-    assert [a.name for a in declared] == ["weights", "bias"][: len(parts)]
-
-
-@each_layout
-def test_the_parameters_of_a_block_are_none_else_than_those_of_its_operators(layout: Layout) -> None:
-    parts = [part for w in WORKLOADS[:2] for part in packed(w, weight_of(w), layout)]
-    together = layout.together(parts)
-    assert len(together) == (1 if isinstance(layout, Blocks) else len(parts))
-    flat = np.concatenate([part.ravel() for part in parts])
-    np.testing.assert_array_equal(np.concatenate([part.ravel() for part in together]), flat)
+def test_blocks_put_the_parameters_of_a_block_into_one_array() -> None:
+    parts = [part for w in WORKLOADS[:2] for part in packed(w, weight_of(w), Blocks(16))]
+    assert len(Blocks(16).together(parts)) == 1
 
 
 def test_an_operator_reads_its_input_its_parameters_and_its_extras_in_this_order() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.solving import answer
-from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
+from chanas.prescheduler.tuning.tuner import OperatorTuner, Search, Tuner
+from chanas.testing.tuners import TunerContract, explore
 
 from ...compiler.workbench import OPERATORS, device, landscape_seconds, random_workload
 
@@ -51,15 +52,6 @@ def tuner_of(
     return OperatorTuner(space, cost_model(model, HERE, seed), num_trials, kept or [], seed, search=Search(**search))
 
 
-def explore(tuner: OperatorTuner, measure: Callable[[Point], TuningRecord] = record_of) -> list[Point]:
-    """All points that a tuner asks for, in order."""
-    asked: list[Point] = []
-    while batch := tuner.ask(4):
-        asked += batch
-        tuner.tell([measure(p) for p in batch])
-    return asked
-
-
 @pytest.mark.parametrize("space", [LARGE, SMALL])
 def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space: ScheduleSpace) -> None:
     """What goes there and comes back is text, and both models share what they know of other operators."""
@@ -80,15 +72,6 @@ def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space:
 
 
 @every_model
-@pytest.mark.parametrize("op", OPERATORS)
-def test_no_point_is_asked_for_twice_and_all_are_legal(op: Operator, model: str, rng: np.random.Generator) -> None:
-    space = schedule_space(random_workload(op, rng), HERE)
-    asked = explore(tuner_of(space, 30, model=model, random_share=0.5))
-    assert len(set(asked)) == len(asked) == min(30, len(space.points))
-    assert all(space.contains(p) for p in asked)
-
-
-@every_model
 @pytest.mark.parametrize("num_trials", [0, 1, 3, 4, 5, 17])
 def test_it_ends_after_the_number_of_trials(num_trials: int, model: str) -> None:
     tuner = tuner_of(LARGE, num_trials, model=model, num_initial=4)
@@ -100,9 +83,21 @@ def test_it_ends_after_the_number_of_trials(num_trials: int, model: str) -> None
 
 
 @every_model
-def test_it_ends_when_the_space_is_exhausted(model: str) -> None:
-    asked = explore(tuner_of(SMALL, 1000, model=model))
-    assert sorted(asked) == sorted(SMALL.points)
+class TestTuners(TunerContract):
+    @pytest.fixture(autouse=True)
+    def with_model(self, model: str) -> None:
+        self.name = model
+
+    def tuner(self, space: ScheduleSpace, num_trials: int, kept: Sequence[TuningRecord], seed: int) -> Tuner:
+        return OperatorTuner(space, cost_model(self.name, HERE, seed), num_trials, kept, seed)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_no_point_of_any_operator_is_asked_for_twice(op: Operator, rng: np.random.Generator) -> None:
+    space = schedule_space(random_workload(op, rng), HERE)
+    asked = explore(tuner_of(space, 30, random_share=0.5))
+    assert len(set(asked)) == len(asked) == min(30, len(space.points))
+    assert all(space.contains(p) for p in asked)
 
 
 def test_the_initial_set_comes_at_once_and_then_batches() -> None:
@@ -122,10 +117,6 @@ def test_kept_records_count_as_trials(model: str) -> None:
     asked = explore(tuner)
     assert len(asked) == 6
     assert set(asked).isdisjoint(r.point for r in kept)
-
-
-def test_more_kept_records_than_trials_ask_for_nothing() -> None:
-    assert tuner_of(LARGE, 4, [record_of(p) for p in LARGE.points[:10]]).ask(4) == []
 
 
 def test_kept_records_of_points_that_are_no_more_are_left_out() -> None:
@@ -174,21 +165,7 @@ def test_points_that_no_mutation_reaches_are_scored_too() -> None:
     assert set(OperatorTuner(LARGE, Seer(), 16, kept, 0, search=greedy).ask(4)) == set(worst[-4:])
 
 
-@every_model
-def test_the_same_seed_tries_the_same_points(model: str) -> None:
-    first, again, other = (explore(tuner_of(LARGE, 16, model=model, seed=s)) for s in (1, 1, 2))
-    assert first == again != other
-
-
 # ---- what is left to gain -------------------------------------------------------------------------------------------
-@every_model
-def test_nothing_is_left_to_gain_where_all_is_tried(model: str) -> None:
-    tuner = tuner_of(SMALL, 1000, model=model)
-    assert tuner.promise() == math.inf
-    explore(tuner)
-    assert (tuner.promise(), tuner.room) == (0.0, 0)
-
-
 def test_less_is_left_to_gain_the_more_is_known() -> None:
     drawn = LARGE.sample(len(LARGE.points), np.random.default_rng(0))
     worst = sorted(drawn, key=lambda p: -landscape_seconds(LARGE, p))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from chanas.prescheduler.tuning.offline.models import OfflineModel
 
 COST_MODELS = ("gp", "random")
+ENTRY_POINTS = "chanas.cost_models"
+"""The group of entry points in which installed packages name cost models: callables `(History, seed)`."""
 
 
 class RandomModel:
@@ -48,12 +51,13 @@ def check_name(name: str) -> None:
             is of another one.
         CheckpointError: the file cannot be read.
     """
-    if name not in COST_MODELS:
+    if name not in COST_MODELS and name not in _installed():
         _trained(name)
 
 
 def cost_model(name: str, target: HardwareTarget, seed: int, compute: Compute | None = None) -> CostModel:
-    """A new cost model: `gp`, `random`, or one of `chanas records train` with its file, `attention:model.safetensors`.
+    """A new cost model: `gp`, `random`, one that an installed package names, or one of `chanas records train` with its
+    file, `attention:model.safetensors`.
 
     What takes long is handed to `compute`, if there is one.
 
@@ -70,10 +74,17 @@ def cost_model(name: str, target: HardwareTarget, seed: int, compute: Compute | 
     solve = None if compute is None else elsewhere(compute)
     if name == "gp":
         return GaussianProcessModel(history, solve)
+    if (found := _installed().get(name)) is not None:
+        model: CostModel = found.load()(history, seed)
+        return model
     trained = _trained(name)
     from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 
     return PretrainedModel(history, trained, solve)
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {found.name: found for found in entry_points(group=ENTRY_POINTS)}
 
 
 def _trained(name: str) -> OfflineModel:
@@ -83,7 +94,7 @@ def _trained(name: str) -> OfflineModel:
     if kind in COST_MODELS and file:
         raise ConfigError(f"cost model '{kind}' learns while it tunes; it takes no file of a trained one")
     if kind not in MODELS:
-        raise ConfigError(unknown_name("cost model", kind, (*COST_MODELS, *MODELS)))
+        raise ConfigError(unknown_name("cost model", kind, (*COST_MODELS, *_installed(), *MODELS)))
     if not file:
         raise ConfigError(f"cost model '{kind}' has to be trained: name its file with --pretrained")
     model = load_model(Path(file))
