@@ -32,7 +32,6 @@ from networks import save_exported, save_onnx, tune_quickly
 from processors import CPUINFO, plant
 from quick_export import remember_operators
 
-from chanas.compiler.backends import BACKENDS
 from chanas.core.arch import SearchSpace, StageSpec
 from chanas.core.processor import host_processor
 from chanas.devices.host import load_target
@@ -90,7 +89,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     folder = Path(__file__).parent / "measuring"
-    started = Nursery(BACKENDS["llvm"].worker, [folder / "planted_", folder / "stand_in.py"])
+    started = Nursery(worker_process.WORKERS["llvm"], [folder / "planted_", folder / "stand_in.py"])
     yield started
     started.close()
 

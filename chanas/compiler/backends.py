@@ -32,7 +32,6 @@ class Backend:
     families               the operators that it has kernels of
     features               one point's features for a cost model, as many for every operator
     in_words               a point for people, from its groups
-    worker                 arguments of Python that start a process which compiles and times
     timing                 how seconds are got, as a table's header says it; empty: by the clock
     has_own_cores          what times has its cores to itself
     keeps_caches           weights that fit into a cache are still there at the next inference
@@ -47,7 +46,6 @@ class Backend:
     families: Callable[[], Families]
     features: Callable[[ScheduleSpace[Any], Named, HardwareTarget], list[float]]
     in_words: Callable[[Named], str]
-    worker: tuple[str, ...]
     timing: str = ""
     has_own_cores: bool = False
     keeps_caches: bool = False
@@ -75,7 +73,6 @@ BACKENDS = {
         families=lambda: CPU_FAMILIES,
         features=cpu_features,
         in_words=in_words,
-        worker=("-m", "chanas.measuring.worker.cpu"),
         has_own_cores=True,
         keeps_caches=True,
         differs_by_process=True,
@@ -89,7 +86,6 @@ BACKENDS = {
         families=_gpu_families,
         features=gpu_features,
         in_words=_gpu_words,
-        worker=("-m", "chanas.measuring.worker.cuda"),
         timing="device events, clock rates settled, L2 cold (flushed before each launch)",
     ),
 }

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from chanas.bundle.runtimes import RUNTIMES, packed_parameters
-from chanas.compiler.backends import BACKENDS, Backend, case_of
+from chanas.compiler.backends import BACKENDS, case_of
 from chanas.compiler.cases import network_case, random_network
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.measuring.checks.target_check import small_block
+from chanas.measuring.worker.process import WORKERS
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES
 from chanas.prescheduler.tables.networks import NetworkJob
@@ -32,15 +33,14 @@ each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 def test_every_kind_of_target_has_a_back_end_and_a_runtime() -> None:
     kinds = set(get_args(get_type_hints(HardwareTarget)["kind"]))
-    assert kinds == set(BACKENDS) == set(RUNTIMES) == set(UNVERSIONED_SPACES)
+    assert kinds == set(BACKENDS) == set(RUNTIMES) == set(WORKERS) == set(UNVERSIONED_SPACES)
 
 
-@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
-def test_a_worker_is_a_module_of_its_own(backend: Backend) -> None:
-    option, module = backend.worker
-    assert option == "-m"
-    assert importlib.util.find_spec(module) is not None
-    assert [other.worker for other in BACKENDS.values()].count(backend.worker) == 1
+def test_a_worker_is_a_module_of_its_own() -> None:
+    for option, module in WORKERS.values():
+        assert option == "-m"
+        assert importlib.util.find_spec(module) is not None
+    assert len({*WORKERS.values()}) == len(WORKERS)
 
 
 @each_target

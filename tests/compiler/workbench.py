@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from chanas.compiler.backends import BACKENDS, schedule_space
+from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import ReferenceCase, block_case, operator_case, random_network
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program
@@ -45,6 +45,7 @@ from chanas.measuring.messages import (
     What,
     WorkerError,
 )
+from chanas.measuring.worker.process import WORKERS
 from chanas.operators.epilogues import PLAIN, USUAL
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Operator, Workload
@@ -94,7 +95,7 @@ def device(lanes: int = 16, num_threads: int = 1) -> HardwareTarget:
 
 def plant_worker(patch: pytest.MonkeyPatch, kind: str, command: tuple[str, ...]) -> None:
     """Have another program compile and time for devices of a kind."""
-    patch.setitem(BACKENDS, kind, dataclasses.replace(BACKENDS[kind], worker=command))
+    patch.setitem(WORKERS, kind, command)
 
 
 DEVICES = {f"{lanes}-lanes-{threads}-threads": device(lanes, threads) for lanes in (16, 8, 4) for threads in (1, 2)}

@@ -5,16 +5,15 @@ With arguments it is `chanas` with such workers.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 import types
 from pathlib import Path
 
-from chanas.compiler.backends import BACKENDS
 from chanas.compiler.comparison import Comparison, Difference, StoredCase
 from chanas.measuring.messages import Answer, Build, Compare, Measure, OperatorsAt, Timing
 from chanas.measuring.worker import cpu
+from chanas.measuring.worker.process import WORKERS
 
 _BUILD_S = 0.05
 
@@ -48,7 +47,7 @@ def main() -> None:
     if sys.argv[1:]:
         from chanas.commands.process import main as command
 
-        BACKENDS["llvm"] = dataclasses.replace(BACKENDS["llvm"], worker=(str(Path(__file__).resolve()),))
+        WORKERS["llvm"] = (str(Path(__file__).resolve()),)
         command()
     sys.modules["tvm"] = types.ModuleType("tvm")
     cpu.CALLS.update({Build: build, Measure: measure, Compare: compare})

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from chanas.commands.process import main
-from chanas.compiler.backends import BACKENDS
 from chanas.devices import host
+from chanas.measuring.worker.process import WORKERS
 from tests.measuring.stand_in import WORKER, found
 
 if __name__ == "__main__":
     host.find_gpu = lambda: found()
-    BACKENDS["cuda"] = dataclasses.replace(BACKENDS["cuda"], worker=WORKER)
+    WORKERS["cuda"] = WORKER
     sys.argv[1:1] = ["device", "serve", "--target", "cuda"]
     main()

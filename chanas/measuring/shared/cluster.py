@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import chanas
-from chanas.compiler.backends import BACKENDS
 from chanas.core.codec import from_json, to_json
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget, tvm_version
@@ -35,7 +34,7 @@ from chanas.measuring.messages import Answer, Build, Learn, ModuleFile, Operator
 from chanas.measuring.remote.tracker import parse_address
 from chanas.measuring.shared.timers import raise_if_killed
 from chanas.measuring.shared.turns import Ask
-from chanas.measuring.worker.process import WorkerProcess
+from chanas.measuring.worker.process import WORKERS, WorkerProcess
 from chanas.scheduler.jobs import WorkerDiedError
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def build(ask: str, kind: str, files: Files) -> tuple[str, dict[str, bytes]]:
 
     Args:
         ask: JSON of an `Ask`, whose paths are names in that folder.
-        kind: of the target: the backend whose worker builds.
+        kind: of the target: whose worker builds.
         files: that it reads.
 
     Returns:
@@ -88,7 +87,7 @@ def _contents(folder: Path, library: Path) -> dict[str, bytes]:
 @functools.cache
 def _worker(_thread: int, kind: str) -> WorkerProcess:
     """The process that compiles for a thread of a dask worker: it ends with that thread."""
-    return WorkerProcess(1, sorted(os.sched_getaffinity(0)), BACKENDS[kind].worker)
+    return WorkerProcess(1, sorted(os.sched_getaffinity(0)), WORKERS[kind])
 
 
 def dask_setup(_worker: object) -> None:

@@ -15,11 +15,15 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from chanas.compiler.backends import BACKENDS, backend_of
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
 
+WORKERS: dict[str, tuple[str, ...]] = {
+    "llvm": ("-m", "chanas.measuring.worker.cpu"),
+    "cuda": ("-m", "chanas.measuring.worker.cuda"),
+}
+"""Arguments of Python that start a process which compiles for devices of a kind and times on them."""
 START_TIMEOUT_S = 120.0
 # What failed half-way in a process that hit its limit of memory, or whose GPU failed, is not known.
 _HALF_WAY = (ErrorKind.OUT_OF_MEMORY, ErrorKind.GPU_FAULT)
@@ -43,7 +47,7 @@ class WorkerProcess:
 
     def __init__(self, num_threads: int, cores: Sequence[int], command: Sequence[str] | None = None) -> None:
         self._num_threads, self._cores = num_threads, tuple(cores)
-        self._command = BACKENDS["llvm"].worker if command is None else tuple(command)
+        self._command = WORKERS["llvm"] if command is None else tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = self._said = b""
         self._num_calls = 0
@@ -79,7 +83,7 @@ class WorkerProcess:
         if self._closed:
             raise MeasureError(f"the worker that was asked for {request.call} is closed")
         self._num_calls += 1
-        may_hold_session = self._command != BACKENDS["llvm"].worker
+        may_hold_session = self._command != WORKERS["llvm"]
         if not may_hold_session and self._num_calls % _MAX_CALLS == 0:
             self.stop()
         if self._process is None:
@@ -179,4 +183,4 @@ def _last_words(said: bytes) -> str:
 
 def worker_command(target: HardwareTarget) -> Sequence[str]:
     """Return the command line of a target's workers, for Python."""
-    return backend_of(target).worker
+    return WORKERS[target.kind]
