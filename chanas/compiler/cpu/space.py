@@ -215,8 +215,9 @@ def pointwise(
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
     limits, per_word = _POINTWISE_LIMITS[workload.input_precision], workload.input_precision.per_word
-    most_steps = lanes if _by_lane(target) else limits.steps  # one loaded vector's
-    words = lanes // per_word
+    words, in_words = lanes // per_word, per_word > 1
+    # those of one loaded vector, or words of one channel block
+    most_steps = min(limits.steps, words) if _by_lane(target) or in_words else limits.steps
     k_options = tuple(
         (o, i)
         for o, i in factorisations(-(-workload.in_channels // per_word), 2, most_steps)
@@ -236,7 +237,7 @@ def pointwise(
         for _, k in k_options
         if m * n * k <= max(limits.written_out, m * n)
     }
-    allowed = _allowed(tiles, target)
+    allowed = frozenset(tiles) if in_words else _allowed(tiles, target)  # all lanes have a word, of short vectors too
 
     def legal(p: PointwisePoint) -> bool:
         if Tile(p.m.inner, p.n.inner, p.k.inner, p.m.inner) not in allowed:
