@@ -265,6 +265,17 @@ def test_the_last_turns_count_and_earlier_ones_stay_in_the_file(open_store: Open
     assert store._db.execute("SELECT COUNT(*) FROM remeasured").fetchone() == (4,)
 
 
+def test_turns_of_the_same_point_of_two_workloads_at_one_time_are_told_apart(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.time, "time", lambda: 1.7e9)
+    store = open_store()
+    for workload, again_s in (("v", 2e-6), ("w", 3e-6)):
+        store.add(workload, [TuningRecord((0,), 1e-6)])
+        store.add_remeasured(workload, [TuningRecord((0,), None, again_s=again_s)])
+    assert [[r.again_s for r in store.load(workload)] for workload in "vw"] == [[2e-6], [3e-6]]
+
+
 # ---- runs -----------------------------------------------------------------------------------------------------------
 def test_a_workload_that_was_given_up_is_kept(open_store: Opener) -> None:
     open_store().stop("w", 12, 0.01, 0.02)
