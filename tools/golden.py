@@ -227,14 +227,15 @@ def warm_start(target: HardwareTarget, some: Sequence[Any], sign: int, elsewhere
     """Records of operators on a device with another number of threads, or with other vectors, too."""
     its = dataclasses.replace(target, name="there", num_threads=target.num_threads % 2 + 1)
     if elsewhere == "other vectors":
-        its = dataclasses.replace(its, vector_lanes=4, num_vector_registers=32)
-    records = {}
-    for workload in {w for _, t, w in some if t == target}:
+        its = dataclasses.replace(its, vector_lanes=4, num_vector_registers=32, dtype="float32")
+    source = Source(f"{its.fingerprint}/{its.num_threads}t", its, "0.27.0", backend_of(target).space_version)
+    records: dict[str, tuple[TuningRecord, ...]] = {}
+    start = WarmStart(source, Path(), target, records)
+    for workload in {start.its(w) for _, t, w in some if t == target}:
         points = schedule_space(workload, its).sample(12, np.random.default_rng(1))
         seconds = [seconds_of(workload, p) ** sign for p in points]
         records[workload.key] = tuple(sorted(map(TuningRecord, points, seconds), key=lambda r: r.seconds or 0.0))
-    source = Source(f"{its.fingerprint}/{its.num_threads}t", its, "0.27.0", backend_of(target).space_version)
-    return WarmStart(source, Path(), target, records)
+    return start
 
 
 def taken_over() -> Digests:
@@ -258,7 +259,7 @@ def taken_over() -> Digests:
         for other, changed in (
             ("more threads", {"num_threads": 2, "name": "cpu-2t"}),
             ("fewer threads", {"num_threads": 1, "name": "cpu"}),
-            ("avx2", {"vector_lanes": 8, "num_vector_registers": 16}),
+            ("avx2", {"vector_lanes": 8, "num_vector_registers": 16, "dtype": "float32"}),
             ("neon", {"vector_lanes": 4, "num_vector_registers": 32, "dtype": "float32"}),
             ("bfloat16", {"dtype": "bfloat16"}),
         ):

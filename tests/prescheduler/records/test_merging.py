@@ -72,6 +72,17 @@ def test_one_device_alone_is_taken_without_its_work(tmp_path: Path) -> None:
     store.close()
 
 
+def test_of_a_run_in_both_files_the_larger_figures_count(tmp_path: Path) -> None:
+    for name, work in (("a", Work(3.0, 1.0, 5.0)), ("b", Work(2.0, 2.0, 4.0))):
+        store = RecordStore(tmp_path / name, HOST)
+        store.note_work(1.0, work)
+        store.close()
+    merge_records(tmp_path / "b", tmp_path / "a")
+    store = RecordStore(tmp_path / "a", HOST)
+    assert store.total_work() == Work(3.0, 2.0, 5.0)
+    store.close()
+
+
 def test_a_file_that_is_not_there_has_nothing_to_merge(tmp_path: Path) -> None:
     merge_records(tmp_path / "nowhere", tmp_path / "into")
     assert not (tmp_path / "into").exists()

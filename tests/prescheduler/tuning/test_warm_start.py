@@ -24,6 +24,7 @@ from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetE
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import agree
+from chanas.prescheduler.records.sources import open_records
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning import jobs as jobs_module
 from chanas.prescheduler.tuning.cost_model.history import Prior
@@ -151,7 +152,19 @@ def test_a_processor_s_operators_of_one_image_and_of_several_are_of_one_source(t
     theirs = stored(run_of(tmp_path, "theirs"), OTHER, WORKLOAD, several)
     found = open_warm_start(str(theirs.root), run_of(tmp_path, "mine"), ONE)
     assert found.records.keys() == {WORKLOAD.key, several.key}
-    assert found.source.target == OTHER
+    with open_records(theirs.records) as file:
+        assert [source.target for source in file.sources()] == [found.source.target] == [OTHER]
+
+
+def test_records_of_a_device_in_another_dtype_are_another_source(tmp_path: Path) -> None:
+    theirs = stored(run_of(tmp_path, "theirs"), OTHER)
+    half = dataclasses.replace(WORKLOAD, dtype="bfloat16")
+    store = RecordStore(theirs.records, OTHER)
+    store.add(half.key, [TuningRecord((1, 2), 1e-6)])
+    store.close()
+    with open_records(theirs.records) as file:
+        found = {source.target.dtype: set(file.load(source)) for source in file.sources()}
+    assert found == {"float32": {WORKLOAD.key}, "bfloat16": {half.key}}
 
 
 def test_a_file_of_before_devices_were_noted_is_understood_by_the_table_beside_it(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class Oracle:
         flat = flatten(rows).reshape(len(rows), len(SLOTS), 1 + NUM_VALUES)
         sums, inner, order = (flat[:, SLOTS.index(s), i] for s, i in (("CHW", 3), ("SP k", 3), ("RE order", 1)))
         log_s = 0.3 * (sums - math.log2(12)) ** 2 - self.share * 0.15 * inner + 0.1 * order
-        return self.sign * log_s.astype(np.float64)
+        return 3.0 + self.sign * log_s.astype(np.float64)  # any constant
 
 
 def model_of(**options: Any) -> PretrainedModel:
@@ -89,6 +89,13 @@ def test_a_model_that_orders_points_upside_down_is_dropped_for_the_workload() ->
     assert model.is_dropped(SPACE)
     for mine, others in zip(model.predict(SPACE, SPACE.points), alone.predict(SPACE, SPACE.points), strict=True):
         assert np.array_equal(mine, others)
+
+
+@pytest.mark.parametrize(("share", "is_dropped"), [(-0.5, False), (-3.0, True)])
+def test_an_order_that_chance_may_have_made_is_not_worse_than_chance(share: float, is_dropped: bool) -> None:
+    model = model_of(share=share)
+    model.observe(SPACE, measured(12))
+    assert model.is_dropped(SPACE) == is_dropped
 
 
 def test_a_model_that_is_right_is_kept() -> None:
