@@ -25,6 +25,7 @@ those of chanas' best after as many trials), and seconds per operator of both.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -135,9 +136,8 @@ def replay(
     from chanas.prescheduler.tuning.cost_model.models import cost_model
 
     whole = schedule_space(workload, target)
-    space = type(whole)(
-        whole.workload, whole.coordinates, dict, lambda named: whole.legal(named) and whole.encode(named) in table
-    )
+    measured = {whole.decode(point) for point in table}
+    space = dataclasses.replace(whole, is_legal=measured.__contains__)
     model = cost_model("gp" if strategy in (GP, TRANSFER) else "random", target, seed)
     for other, records in others.items():
         model.observe(schedule_space(other, target), records)

@@ -19,6 +19,7 @@ from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
+from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.mutate import breed
 from chanas.prescheduler.tuning.tuner import OperatorTuner
 
@@ -141,7 +142,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
     workload = Workload("pointwise", 14, 64, 96)
     space = schedule_space(workload, GPU)
     assert space.num_points > 4096
-    tuner = OperatorTuner(space, GaussianProcessModel(GPU), 24, [], 0)
+    tuner = OperatorTuner(space, GaussianProcessModel(History(GPU)), 24, [], 0)
     seconds = []
     while points := tuner.ask(4):
         assert len(set(points)) == len(points)
