@@ -306,7 +306,7 @@ class _Machine:
         if name == "if_then_else":
             return self._choice(*(self._expression(a) for a in node.args))
         if name == "tvm_storage_sync":
-            return self._barrier
+            return self._barrier if node.args[0].value == "shared" else self._warp_barrier
         if name.endswith("activemask"):
             return lambda: np.array([[0xFFFFFFFF]], dtype=np.int64)
         if name.startswith(("tvm_warp_shuffle", "cuda.__shfl_")):
@@ -337,6 +337,15 @@ class _Machine:
         here = self.mask.reshape(-1, self.num_threads)
         if (here.any(axis=1) != here.all(axis=1)).any():
             raise KernelError("a barrier that some threads of a block do not reach")
+        self.barriers += 1
+        return np.zeros((1, 1), dtype=np.int64)
+
+    def _warp_barrier(self) -> Array:
+        """A barrier of the threads of one warp, which run in step; no code is printed for it."""
+        here = self.mask.reshape(-1, self.num_threads)
+        reached = here.any(axis=0).nonzero()[0] // WARP
+        if len(set(reached.tolist())) > 1 and not here.all():
+            raise KernelError("a barrier of a warp that threads of several warps reach, and others do not")
         self.barriers += 1
         return np.zeros((1, 1), dtype=np.int64)
 

@@ -70,6 +70,35 @@ def past_the_end(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32"
     out[block * 64 + thread] = x[block * 64 + thread + 1]
 
 
+@T.prim_func
+def in_step(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
+    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
+    block = T.launch_thread("blockIdx.x", 2)
+    thread = T.launch_thread("threadIdx.x", 64)
+    shared = T.alloc_buffer((64,), "float32", scope="shared")
+    if thread < 16:
+        shared[thread] = x[block * 64 + thread]
+        T.evaluate(T.tvm_storage_sync("warp"))
+        out[block * 64 + thread] = shared[15 - thread]
+
+
+@T.prim_func
+def in_step_with_another_warp(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
+    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
+    block = T.launch_thread("blockIdx.x", 2)
+    thread = T.launch_thread("threadIdx.x", 64)
+    if thread < 48:
+        T.evaluate(T.tvm_storage_sync("warp"))
+    out[block * 64 + thread] = x[block * 64 + thread]
+
+
+def test_threads_of_a_warp_run_in_step() -> None:
+    x, out = np.arange(128, dtype=np.float32), np.zeros(128, dtype=np.float32)
+    run(in_step, x=x, out=out)
+    assert (out.reshape(2, 64)[:, :16] == x.reshape(2, 64)[:, 15::-1]).all()
+    assert not out.reshape(2, 64)[:, 16:].any()
+
+
 def test_threads_of_a_block_see_what_the_others_left_before_a_barrier() -> None:
     x, out = np.arange(128, dtype=np.float32), np.zeros(128, dtype=np.float32)
     run(reversed_in_blocks, x=x, out=out)
@@ -81,6 +110,7 @@ def test_threads_of_a_block_see_what_the_others_left_before_a_barrier() -> None:
     [
         (without_a_barrier, r"^a thread reads what another one wrote in 'shared', with no barrier in between$"),
         (with_a_barrier_for_some, r"^a barrier that some threads of a block do not reach$"),
+        (in_step_with_another_warp, r"^a barrier of a warp that threads of several warps reach, and others do not$"),
         (past_the_end, r"^place 128 of buffer 'x.*', which has 128$"),
     ],
 )
