@@ -173,6 +173,15 @@ def tune(
     from chanas.workflows.models.saving import check_place, default_folder
 
     with _failure_as_json(as_json):
+        effort = NetworkEffort(
+            trials=trials,
+            tune_share=tune_share,
+            early_stop=early_stop,
+            cost_model=cost_model_of(cost_model, pretrained),
+            warm_start=warm_start,
+            seed=seed,
+            minutes=minutes,
+        )
         with named_wait(f"reading {model}"):
             loaded = Model.load(model, shapes, weights)
         known = loaded.opened.pictures
@@ -185,15 +194,6 @@ def tune(
         usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
         folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
         check_place(folder, run)
-        effort = NetworkEffort(
-            trials=trials,
-            tune_share=tune_share,
-            early_stop=early_stop,
-            cost_model=cost_model_of(cost_model, pretrained),
-            warm_start=warm_start,
-            seed=seed,
-            minutes=minutes,
-        )
         if dry_run:
             typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
             return

@@ -102,6 +102,7 @@ def test_a_command_prints_what_is_written_down(
     with pytest.raises(SystemExit) as end:
         main(arguments)
     out, err = capfd.readouterr()
+    err = "".join(line for line in err.splitlines(keepends=True) if not line.endswith(" …\n"))  # no waits
     if end.value.code != 0:  # an error is told in one line and leaves nothing behind
         assert out == ""
         assert err.startswith("Usage:") or (err.startswith("chanas: ") and err.count("\n") == 1)

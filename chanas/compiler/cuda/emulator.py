@@ -343,7 +343,7 @@ class _Machine:
     def _warp_barrier(self) -> Array:
         """A barrier of the threads of one warp, which run in step; no code is printed for it."""
         here = self.mask.reshape(-1, self.num_threads)
-        reached = here.any(axis=0).nonzero()[0] // WARP
+        reached = np.flatnonzero(here.any(axis=0)) // WARP
         if len(set(reached.tolist())) > 1 and not here.all():
             raise KernelError("a barrier of a warp that threads of several warps reach, and others do not")
         self.barriers += 1
