@@ -1,19 +1,30 @@
-"""The contract of operator families: what a kind of device has kernels for, from points to programs."""
+"""The contract of operator families: what a kind of device has kernels for, from points to programs.
+
+Installed packages add families by entry points of the group `chanas.families`: the name is that of the operator, and
+what it names a mapping from (kind of device, dtype) to `Family`.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from chanas.compiler.space import Decoded, Point, ScheduleSpace
+from chanas.core.extensions import installed, load
 from chanas.core.target import HardwareTarget
-from chanas.errors import ScheduleError
+from chanas.errors import ConfigError, ScheduleError
 from chanas.operators.layout import Layout, layout_of
 from chanas.operators.workload import Generality, Workload, check_generality
 
 Compute = Callable[[Workload, int, str, Any, Any, Any], Any]
 Complete = Callable[[Any, Workload, int], Any]
+ENTRY_POINTS = "chanas.families"
+_NAME = re.compile(r"[a-z]+\d?")
+# Operators that others may compute, too: what a workload says of all others goes by their names.
+_SHARED = ("blockconv", "pointwise")
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Family(Generic[Decoded]):
     layout   of what it reads and writes
     takes    ways in which an operator may be more than a square one
     stages   where several operators may stand in one function
+    computes the operator whose result this one has, by another algorithm: finished networks are tuned with both
     """
 
     space: Callable[[Workload, HardwareTarget], ScheduleSpace[Decoded]]
@@ -48,28 +60,49 @@ class Family(Generic[Decoded]):
     layout: Callable[[HardwareTarget], Layout] = layout_of
     takes: frozenset[Generality] = frozenset()
     stages: Stages[Decoded] | None = None
+    computes: str | None = None
 
 
 class Families(dict[tuple[str, str], Family[Any]]):
     """The families of a kind of device, by operator and dtype. A further operator or dtype is a further entry."""
 
-    def __init__(self, devices: str, families: dict[tuple[str, str], Family[Any]]) -> None:
+    def __init__(self, kind: str, devices: str, families: dict[tuple[str, str], Family[Any]]) -> None:
         super().__init__(families)
-        self.devices = devices
+        self.kind, self.devices = kind, devices
 
     def of(self, workload: Workload) -> Family[Any]:
         """The family of an operator in its dtype.
 
         Raises:
             ScheduleError: there is none for such devices, or not for such windows.
+            ConfigError: a package that adds families does not load.
         """
-        family = self.get((workload.op, workload.dtype))
+        family = self.get((workload.op, workload.dtype)) or self.added.get((workload.op, workload.dtype))
         if family is None:
-            is_there = any(op == workload.op for op, _ in self)
+            is_there = any(op == workload.op for op, _ in (*self, *self.added))
             where = f"in {workload.dtype}" if is_there else f"on {self.devices}"
             raise ScheduleError(f"operator {workload.op} is not there {where} (workload {workload.key})")
         check_generality(workload, family.takes)
         return family
+
+    def others(self, workload: Workload) -> list[str]:
+        """The operators that compute the same by other algorithms, whether they take this one or not."""
+        families = {**self, **self.added}
+        return [op for (op, dtype), f in families.items() if (f.computes, dtype) == (workload.op, workload.dtype)]
+
+    @functools.cached_property
+    def added(self) -> dict[tuple[str, str], Family[Any]]:
+        """The families of installed packages."""
+        found = {}
+        for name, entry_point in installed(ENTRY_POINTS).items():
+            if not _NAME.fullmatch(name) or any(op == name for op, _ in self):
+                raise ConfigError(f"expected a new name of small letters and a digit at most for family '{name}'")
+            for (kind, dtype), family in load(entry_point).items():
+                if family.computes not in (None, *_SHARED):
+                    raise ConfigError(f"expected family '{name}' to compute {' or '.join(_SHARED)}, or nothing else's")
+                if kind == self.kind:
+                    found[name, dtype] = family
+        return found
 
     def space(self, workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
         """The schedule space of an operator on a target.

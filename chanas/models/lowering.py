@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import schedule_space
+from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant, tiled_rows
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
@@ -192,6 +192,13 @@ class _Lowering:
             return None
         return workload
 
+    def _choices(self, makers: Sequence[Callable[[], Workload]]) -> list[Workload]:
+        """Those operators that there are kernels for, then others that compute the same and are worth trials."""
+        found = [workload for make in makers if (workload := self._takes(make)) is not None]
+        families = backend_of(self.target).families()
+        others = [functools.partial(dataclasses.replace, w, op=op) for w in found for op in families.others(w)]
+        return found + [w for make in others if (w := self._takes(make)) is not None and _is_worth_trials(w)]
+
     def _tuned(
         self, chain: Chain, choices: Sequence[Workload], source: int, weight: Array, bias: Array
     ) -> TunedOperation:
@@ -219,8 +226,7 @@ class _Lowering:
             return None
         _, channels, height, width = self.graph.shape_of(chain.source)
         makers = self._convolutions(chain, node, (channels, height, width), weight)
-        choices = [w for make in makers if (w := self._takes(make)) is not None and _is_worth_trials(w)]
-        if not choices:
+        if not (choices := self._choices(makers)):
             return None
         if choices[0].op == "conv":
             return self._tuned(chain, choices, self.plain(chain.source), weight, bias)
@@ -255,7 +261,7 @@ class _Lowering:
         if kernel == (1, 1) and not any(a["padding"]):
             stride = {"stride": strides[0], "column_stride": strides[1]}
             return [make("pointwise", height, channels, out, **common, **stride)]
-        return [make(op, height, channels, out, **window) for op in ("blockconv", *WINOGRAD)]
+        return [make("blockconv", height, channels, out, **window)]
 
     def _dense(self, chain: Chain, node: Node) -> TunedOperation | None:
         """A product with a matrix: a 1×1 convolution whose pixels are the rows."""
@@ -266,11 +272,10 @@ class _Lowering:
         rows = tiled_rows(math.prod(node.shape[:-1]))
         extra: dict[str, Any] = {"input_width": 1} if rows > 1 else {}
         make = functools.partial(Workload, "pointwise", rows, channels, out, **self._fused(chain), **extra)
-        workload = self._takes(make)
-        if workload is None:
+        if not (choices := self._choices([make])):
             return None
         source, weight = self._dense_source(chain.source, rows, np.ascontiguousarray(weight.T))
-        return self._tuned(chain, [workload], source, weight.reshape(*weight.shape, 1, 1), bias)
+        return self._tuned(chain, choices, source, weight.reshape(*weight.shape, 1, 1), bias)
 
     def _dense_source(self, read: int, rows: int, weight: Array) -> tuple[int, Array]:
         """The rows that a dense layer reads. A map that was flattened before stays in channel blocks: the weights are
@@ -316,13 +321,12 @@ class _Lowering:
             return None
         images, channels, height, width = self.graph.shape_of(node.reads[0])
         make = functools.partial(Workload, "pool", height, channels, channels, input_width=width, batch=images)
-        workload = self._takes(make)
-        if workload is None:
+        if not (choices := self._choices([make])):
             return None
         read = node.reads[0]
         assert not isinstance(read, Constant)
-        step = Step(workload, (self.blocked(read),))
-        return TunedOperation(step, Value((images, channels, 1, 1), "float32", True), (workload,))
+        step = Step(choices[0], (self.blocked(read),))
+        return TunedOperation(step, Value((images, channels, 1, 1), "float32", True), tuple(choices))
 
     def _blocked_operation(self, node: Node) -> OtherOperation | None:
         """An operation on channel blocks, if there is one for the node and its values are there."""

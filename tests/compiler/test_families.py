@@ -1,5 +1,5 @@
-"""compiler/families.py and every family in its tables: the laws of a space, what a program takes, and that it computes
-what PyTorch computes, whatever the point, on every kind of device and in every precision.
+"""compiler/families.py and every family in its tables: the contract of families, and that programs compute what PyTorch
+computes whatever the shape, the epilogue and the numbers, on every kind of device and in every precision.
 
 Programs of processors are built and run in worker processes; kernels of GPUs are carried out in numpy.
 """
@@ -24,11 +24,11 @@ from chanas.compiler.families import Family
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget, gpu_in_dtype
 from chanas.errors import ScheduleError, TargetError
-from chanas.measuring.fleet import WorkerPool
 from chanas.operators.epilogues import PLAIN, USUAL, Epilogue
-from chanas.operators.layout import Blocks, operator_inputs
-from chanas.operators.precision import precision_of
+from chanas.operators.layout import Blocks
 from chanas.operators.workload import Workload
+from chanas.testing import FamilyContract
+from chanas.testing.families import Case, OperatorBench, covering_points
 
 from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS
 from .workbench import (
@@ -37,7 +37,6 @@ from .workbench import (
     NEON,
     OPERATORS,
     Workbench,
-    covering_points,
     device,
     has_bfloat16,
     needs_bfloat16,
@@ -46,7 +45,6 @@ from .workbench import (
 
 HALVES, TF32 = (gpu_in_dtype(GPU, dtype) for dtype in ("f16", "tf32"))
 ANY_EPILOGUE = (*PLAIN, "leaky0.1")
-Case = tuple[Workload, HardwareTarget]
 
 # ---- the rows of all tables, an operator for each -------------------------------------------------------------------
 OF_CPUS = {
@@ -98,65 +96,36 @@ ROWS_ON_DEVICES = [on for case in ROWS for on in elsewhere(case, OTHER_DEVICES)]
 SPACES = [on for case in ROWS for on in elsewhere(case, (*OTHER_DEVICES, device(4, 2), NEON))]
 
 
-# ---- spaces ---------------------------------------------------------------------------------------------------------
-@each([*SPACES, *((w, GPU) for w in WORKLOADS), *((w, HALVES) for w in IN_HALVES)])
-def test_points_are_legal_distinct_and_read_back(case: Case) -> None:
-    space = schedule_space(*case)
-    points = space.sample(20, np.random.default_rng(1))
-    assert 0 < len(points) == len(set(points)) <= 20
-    assert points == space.sample(20, np.random.default_rng(1))
-    assert all(space.contains(point) and len(point) == space.length for point in points)
-    assert [space.encode(space.groups(point)) for point in points] == points
-    assert len({space.decode(point) for point in points}) == len(points)
-    assert space.contains(space.middle)
-    assert space.middle == schedule_space(*case).middle
+class TestRows(FamilyContract):
+    """On the processor with the longest vectors all choices are looked at, elsewhere some."""
+
+    cases = (*SPACES, *((w, GPU) for w in WORKLOADS), *((w, HALVES) for w in IN_HALVES))
+
+    def points(self, case: Case) -> list[Point]:
+        _, target = case
+        if target.gpu is not None:
+            return sampled(case, 2, 8) if case in ROWS else []
+        points = super().points(case)
+        if target == HOST:
+            return points
+        return points[: 4 if target.dtype == "bfloat16" else target.num_threads] if case in ROWS_ON_DEVICES else []
 
 
-@each(ROWS)
-def test_what_is_no_point_is_refused_by_name(case: Case) -> None:
-    workload, _ = case
-    space = schedule_space(*case)
-    point = space.sample(1, np.random.default_rng(0))[0]
-    with pytest.raises(ScheduleError, match=f"{space.length} integers for workload {workload.key}, got 2"):
-        space.decode((1, 2))
-    for i in range(space.length):
-        with pytest.raises(ScheduleError, match=workload.key):
-            space.decode((*point[:i], -7, *point[i + 1 :]))
+class TestResiduals(FamilyContract):
+    cases = tuple((replace(w, residual=True, scaled=False), t) for w, t in ROWS[:9] if w.has_weights)
+
+    def points(self, case: Case) -> list[Point]:
+        return sampled(case, 1)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-def test_points_have_words_and_as_many_features_in_every_space(kind: str) -> None:
-    backend, lengths = BACKENDS[kind], set()
-    for workload, target in ROWS:
-        if target.kind == kind:
-            space = schedule_space(workload, target)
-            points = [space.groups(p) for p in space.sample(20, np.random.default_rng(0))]
-            features = np.array([backend.features(space, groups, target) for groups in points])
-            assert np.isfinite(features).all()
-            assert len(np.unique(features, axis=0)) > 0.8 * len(points)
-            assert all(backend.in_words(groups) for groups in points)
-            lengths.add(features.shape[1])
-    assert len(lengths) == 1
+def test_points_have_as_many_features_in_every_space(kind: str) -> None:
+    features = BACKENDS[kind].features
+    spaces = [(schedule_space(w, t), t) for w, t in ROWS if t.kind == kind]
+    assert len({len(features(space, space.groups(space.middle), target)) for space, target in spaces}) == 1
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
-RESIDUALS = [(replace(w, residual=True, scaled=False), t) for w, t in ROWS[:9] if w.has_weights]
-
-
-@each([*ROWS, *RESIDUALS])
-def test_a_program_takes_what_its_case_has(case: Case) -> None:
-    workload, target = case
-    family, found = backend_of(target).families().of(workload), operator_case(workload, target)
-    *inputs, output = schedule_operator(workload, schedule_space(*case).middle, target).params
-    declared = operator_inputs(workload, family.layout(target))
-    assert [(a.shape, a.dtype) for a in declared] == [(a.shape, str(a.dtype)) for a in found.arguments]
-    assert [(tuple(map(int, p.shape)), str(p.dtype)) for p in inputs] == [(a.shape, a.dtype) for a in declared]
-    assert str(output.dtype) == workload.output_storage
-    assert np.prod([int(n) for n in output.shape]) >= found.expected.size
-    assert found.weights == tuple(i for i, a in enumerate(declared) if a.name in ("weights", "bias"))
-    assert found.tolerance == precision_of(workload.dtype).operator_tolerance
-
-
 def test_another_family_is_another_entry() -> None:
     """What the tables are made of, layouts too, may come from outside the package."""
     plain = CPU_FAMILIES["pointwise", "float32"]
@@ -179,48 +148,22 @@ def test_another_family_is_another_entry() -> None:
 
 # ---- results --------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def two_threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
-    """A workbench whose timing worker runs kernels on two threads (on as many cores as there are)."""
-    with WorkerPool(device(num_threads=2)) as pool:
-        yield Workbench(pool, tmp_path_factory.mktemp("two-threads"))
-
-
-def wrong(workbench: Workbench, case: Case, points: Sequence[Point], odd: Sequence[float] = ()) -> dict[Point, object]:
-    """Points that compute something else than PyTorch, from inputs with such odd numbers."""
-    workload, target = case
-    if target.gpu is not None:
-        errors = {p: sequential_error(workload, p, target, odd) for p in points}
-        return {p: e for p, e in errors.items() if not e < precision_of(workload.dtype).operator_tolerance}
-    expected = operator_case(workload, target, odd)
-    outcomes = workbench.run(workbench.candidate(workload, p, target, expected) for p in points)
-    return {p: o.error for p, o in zip(points, outcomes, strict=True) if o.error}
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorBench]:
+    with OperatorBench(tmp_path_factory.mktemp("operators")) as bench:
+        yield bench
 
 
 def sampled(case: Case, num: int, seed: int = 0) -> list[Point]:
     return schedule_space(*case).sample(num, np.random.default_rng(seed))
 
 
-@each(ROWS_ON_DEVICES, is_run=True)
-def test_choices_of_a_schedule_are_right(workbench: Workbench, two_threads: Workbench, case: Case) -> None:
-    """All of a processor with the longest vectors, some elsewhere."""
-    _, target = case
-    if target.gpu is not None:
-        points = sampled(case, 2, 8)
-    else:
-        points = covering_points(schedule_space(*case), np.random.default_rng(target.vector_lanes))
-        points = points if target == HOST else points[: 4 if target.dtype == "bfloat16" else target.num_threads]
-    assert wrong(two_threads if target.num_threads > 1 else workbench, case, points) == {}
-
-
 @pytest.mark.slow
 @each(ROWS_ON_DEVICES, is_run=True)
-def test_every_choice_of_a_schedule_is_right(workbench: Workbench, two_threads: Workbench, case: Case) -> None:
+def test_every_choice_of_a_schedule_is_right(bench: OperatorBench, case: Case) -> None:
     workload, target = case
-    threaded = (workload, target if target.gpu else replace(target, num_threads=2))
-    for bench, on in ((workbench, case), (two_threads, threaded)):
-        space = schedule_space(*on)
-        points = sampled(on, 8) if target.gpu else covering_points(space, np.random.default_rng(2))
-        assert wrong(bench, on, points) == {}
+    for on in (case, (workload, target if target.gpu else replace(target, num_threads=2))):
+        points = sampled(on, 8) if target.gpu else covering_points(schedule_space(*on), np.random.default_rng(2))
+        assert bench.wrong(on, points) == {}
 
 
 EDGES = [
@@ -304,14 +247,14 @@ ODD_SHAPES: list[Case] = [
 
 
 @each(ODD_SHAPES, is_run=True)
-def test_an_operator_of_odd_shape_is_right(workbench: Workbench, case: Case) -> None:
-    assert wrong(workbench, case, sampled(case, 1 if case[1].gpu is None else 2)) == {}
+def test_an_operator_of_odd_shape_is_right(bench: OperatorBench, case: Case) -> None:
+    assert bench.wrong(case, sampled(case, 1 if case[1].gpu is None else 2)) == {}
 
 
 @pytest.mark.slow
 @each([*ODD_SHAPES, *((w, HOST) for w in MORE_EDGES)], is_run=True)
-def test_an_operator_of_odd_shape_is_right_at_many_points(workbench: Workbench, case: Case) -> None:
-    assert wrong(workbench, case, sampled(case, 6, 1)) == {}
+def test_an_operator_of_odd_shape_is_right_at_many_points(bench: OperatorBench, case: Case) -> None:
+    assert bench.wrong(case, sampled(case, 6, 1)) == {}
 
 
 IN_BFLOAT16 = tuple(op for op, dtype in CPU_FAMILIES if dtype == "bfloat16")
@@ -319,13 +262,13 @@ IN_BFLOAT16 = tuple(op for op, dtype in CPU_FAMILIES if dtype == "bfloat16")
 
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("seed", fast(range(12), range(1)))
-def test_random_operators_are_right_at_random_points(workbench: Workbench, op: str, seed: int) -> None:
+def test_random_operators_are_right_at_random_points(bench: OperatorBench, op: str, seed: int) -> None:
     workload = random_workload(op, np.random.default_rng([seed, OPERATORS.index(op)]))
     case = workload, device(lanes=(16, 8, 4)[seed % 3])
-    assert wrong(workbench, case, sampled(case, 1, seed)) == {}
+    assert bench.wrong(case, sampled(case, 1, seed)) == {}
     if op in IN_BFLOAT16 and has_bfloat16() and seed < 3:
         rounded = replace(workload, dtype="bfloat16"), BF16
-        assert wrong(workbench, rounded, sampled(rounded, 1, seed)) == {}
+        assert bench.wrong(rounded, sampled(rounded, 1, seed)) == {}
 
 
 def with_epilogue(op: str, epilogue: Epilogue, target: HardwareTarget) -> Case:
@@ -344,11 +287,11 @@ WITH_EPILOGUES = [
 
 
 @pytest.mark.parametrize(("op", "epilogue", "target"), WITH_EPILOGUES)
-def test_every_epilogue_is_right(workbench: Workbench, op: str, epilogue: Epilogue, target: HardwareTarget) -> None:
+def test_every_epilogue_is_right(bench: OperatorBench, op: str, epilogue: Epilogue, target: HardwareTarget) -> None:
     if target == BF16 and not has_bfloat16():
         pytest.skip("this processor lacks AVX512_BF16")
     case = with_epilogue(op, epilogue, target)
-    assert wrong(workbench, case, sampled(case, 1)) == {}
+    assert bench.wrong(case, sampled(case, 1)) == {}
 
 
 # Channels fill their vectors: what only fills one up is NaN where what it is computed from is.
@@ -367,7 +310,7 @@ WITH_ODD_NUMBERS: list[Case] = [
 
 
 @each(WITH_ODD_NUMBERS, is_run=True)
-def test_nan_and_infinity_go_through_as_in_pytorch(workbench: Workbench, case: Case) -> None:
+def test_nan_and_infinity_go_through_as_in_pytorch(bench: OperatorBench, case: Case) -> None:
     workload, target = case
     assert np.isnan(operator_case(workload, target, (np.nan, -np.nan)).expected.astype(np.float32)).any() or (
         workload.output_storage == "uint16"
@@ -375,7 +318,7 @@ def test_nan_and_infinity_go_through_as_in_pytorch(workbench: Workbench, case: C
     # the library that PyTorch calls for gelu in float32 makes NaN of infinity
     infinite = [] if workload.epilogue == "gelu" else [(np.inf,), (-np.inf,)]
     for odd in ((np.nan, -np.nan), *infinite):
-        assert wrong(workbench, case, sampled(case, 1), odd) == {}
+        assert bench.wrong(case, sampled(case, 1), odd) == {}
 
 
 HALF_A_BLOCK = Workload("pointwise", 5, 24, 40)
@@ -385,11 +328,11 @@ WITH_WEIGHTS = [*(w for w in OF_CPUS.values() if w.op in OPERATORS and w.has_wei
 @pytest.mark.parametrize("first", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("workload", fast(WITH_WEIGHTS, [1, 2, 3, 6]), ids=lambda w: w.key)
 def test_a_residual_is_added_before_or_after_the_epilogue(
-    two_threads: Workbench, workload: Workload, first: bool
+    bench: OperatorBench, workload: Workload, first: bool
 ) -> None:
     added = replace(workload, epilogue="relu", scaled=False, residual=True, residual_first=first)
     case = added, device(num_threads=2)
-    assert wrong(two_threads, case, sampled(case, 1)) == {}
+    assert bench.wrong(case, sampled(case, 1)) == {}
 
 
 @each([(w, t) for w, t in ROWS if t.gpu is None and w.op in OPERATORS], is_run=True)

@@ -159,18 +159,6 @@ def save_module(blocks: Sequence[BlockConfig], target: HardwareTarget, folder: P
     return folder / "module.json"
 
 
-def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Point]:
-    """A few points that together take every option of every coordinate that any legal point takes."""
-    seen: set[tuple[str, tuple[int, ...]]] = set()
-    chosen = []
-    for point in space.sample(len(space.points), rng):
-        options = set(space.groups(point).items())
-        if not options <= seen:
-            seen |= options
-            chosen.append(point)
-    return chosen
-
-
 # ---- real measurements ----------------------------------------------------------------------------------------------
 class Workbench:
     """Builds operators and blocks in worker processes and compares what they compute with PyTorch."""

@@ -6,14 +6,14 @@ TVM is loaded when something is computed or scheduled, not when spaces are asked
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from chanas.compiler.cpu import schedules, space
 from chanas.compiler.cpu.batches import over_images
-from chanas.compiler.families import Complete, Families, Family, Stages
-from chanas.compiler.space import Decoded, Point
+from chanas.compiler.families import Complete, Compute, Families, Family, Stages
+from chanas.compiler.space import Decoded, Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.layout import operator_inputs
@@ -108,20 +108,33 @@ _ANY_GROUPS: frozenset[Generality] = _ANY_WINDOW | {"groups"}
 _ANY_PLAIN_WINDOW: frozenset[Generality] = _ANY_WINDOW - {"dilation", "stride"}
 
 
-def _family(
-    op: str, takes: frozenset[Generality], *, in_rectangles: bool = True, complete: Complete | None = None
-) -> Family[Any]:
+def family(
+    space: Callable[[Workload, HardwareTarget], ScheduleSpace[Decoded]],
+    expression: Callable[[], Compute],
+    schedule: Callable[[Any, Workload, Decoded, str, bool], None],
+    takes: frozenset[Generality] = frozenset(),
+    *,
+    in_rectangles: bool = True,
+    complete: Complete | None = None,
+    computes: str | None = None,
+) -> Family[Decoded]:
+    """A family of operators of processors, alone and in functions with others."""
+    return Family(
+        space, _alone, takes=takes, stages=Stages(expression, schedule, in_rectangles, complete), computes=computes
+    )
+
+
+def _family(op: str, takes: frozenset[Generality], **facts: Any) -> Family[Any]:
     """The family whose space, expression and schedule have the operator's name."""
-    stages = Stages(lambda: getattr(_operators(), op), getattr(schedules, op), in_rectangles, complete)
-    return Family(getattr(space, op), _alone, takes=takes, stages=stages)
+    return family(getattr(space, op), lambda: getattr(_operators(), op), getattr(schedules, op), takes, **facts)
 
 
 _BY_OPERATOR = {
     "conv": _family("conv", _ANY_WINDOW),
     "blockconv": _family("blockconv", _ANY_GROUPS),
     "groupconv": _family("groupconv", _ANY_GROUPS),
-    "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended),
-    "winograd2": _family("winograd2", _ANY_PLAIN_WINDOW, complete=_mended),
+    "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
+    "winograd2": _family("winograd2", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
     "upconv": _family("upconv", _ANY_PLAIN_WINDOW, complete=_mended),
     "pointwise": _family("pointwise", _ANY_STRIDE | {"prologue"}, in_rectangles=False),
     "depthwise": _family("depthwise", _ANY_WINDOW | {"several outputs of a channel"}),
@@ -129,6 +142,7 @@ _BY_OPERATOR = {
 }
 _IN_BFLOAT16 = ("conv", "pointwise", "depthwise", "pool")
 FAMILIES = Families(
+    "llvm",
     "CPUs",
     {
         **{(op, "float32"): family for op, family in _BY_OPERATOR.items()},

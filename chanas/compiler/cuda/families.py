@@ -51,5 +51,5 @@ _BY_OPERATOR: dict[str, Family[Any]] = {
     "squeeze": _family(space.squeeze, squeeze_kernel),
 }
 FAMILIES = Families(
-    "GPUs", {(op, dtype): f for op, f in _BY_OPERATOR.items() for dtype in ("float32", "float16", "tf32")}
+    "cuda", "GPUs", {(op, dtype): f for op, f in _BY_OPERATOR.items() for dtype in ("float32", "float16", "tf32")}
 )

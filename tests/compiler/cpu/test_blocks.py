@@ -14,13 +14,13 @@ from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.tables.networks import compile_networks
+from chanas.testing.families import covering_points
 
 from ..workbench import (
     BF16,
     HOST,
     NUM_CLASSES,
     Workbench,
-    covering_points,
     device,
     needs_bfloat16,
     network_job,

@@ -37,9 +37,10 @@ from chanas.measuring.checks.qemu import run_emulated as run
 from chanas.measuring.checks.target_check import small_block
 from chanas.measuring.worker.compiler import open_compiler
 from chanas.operators.workload import Operator, Workload
+from chanas.testing.families import covering_points
 
 from ...compiler.test_toolchains import having
-from ...compiler.workbench import HOST, OPERATORS, covering_points, random_points
+from ...compiler.workbench import HOST, OPERATORS, random_points
 
 HERE = Emulator("this machine", (), ("gcc",))
 PI4 = describe_target("raspberry-pi-4")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.extensions import installed, load
 from chanas.core.statistics import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
@@ -51,7 +51,7 @@ def check_name(name: str) -> None:
             is of another one.
         CheckpointError: the file cannot be read.
     """
-    if name not in COST_MODELS and name not in _installed():
+    if name not in COST_MODELS and name not in installed(ENTRY_POINTS):
         _trained(name)
 
 
@@ -74,17 +74,13 @@ def cost_model(name: str, target: HardwareTarget, seed: int, compute: Compute | 
     solve = None if compute is None else elsewhere(compute)
     if name == "gp":
         return GaussianProcessModel(history, solve)
-    if (found := _installed().get(name)) is not None:
-        model: CostModel = found.load()(history, seed)
+    if (found := installed(ENTRY_POINTS).get(name)) is not None:
+        model: CostModel = load(found)(history, seed)
         return model
     trained = _trained(name)
     from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
 
     return PretrainedModel(history, trained, solve)
-
-
-def _installed() -> dict[str, EntryPoint]:
-    return {found.name: found for found in entry_points(group=ENTRY_POINTS)}
 
 
 def _trained(name: str) -> OfflineModel:
@@ -94,7 +90,7 @@ def _trained(name: str) -> OfflineModel:
     if kind in COST_MODELS and file:
         raise ConfigError(f"cost model '{kind}' learns while it tunes; it takes no file of a trained one")
     if kind not in MODELS:
-        raise ConfigError(unknown_name("cost model", kind, (*COST_MODELS, *_installed(), *MODELS)))
+        raise ConfigError(unknown_name("cost model", kind, (*COST_MODELS, *installed(ENTRY_POINTS), *MODELS)))
     if not file:
         raise ConfigError(f"cost model '{kind}' has to be trained: name its file with --pretrained")
     model = load_model(Path(file))
