@@ -20,6 +20,7 @@ from chanas.commands import lut as lut_commands
 from chanas.commands import prescheduler as prescheduler_commands
 from chanas.commands import search as search_commands
 from chanas.commands import search_text
+from chanas.commands import space as space_commands
 from chanas.commands import supernet as supernet_commands
 from chanas.commands import target as target_commands
 from chanas.commands.options import GivenRun, NamedRun, Run, Seed, Shared, Target, one_run
@@ -49,6 +50,7 @@ app.add_typer(lut_commands.app, name="lut", short_help="Show, check, fill, compa
 app.add_typer(records_commands.app, name="records", short_help="Collect tuning records, train cost models.")
 app.add_typer(serve_commands.app, name="serve", short_help="Tune for a team: jobs over HTTP.")
 app.add_typer(client_commands.app, name="service", short_help="Hand jobs to a service, watch and fetch them.")
+app.add_typer(space_commands.app, name="space", short_help="Show schedule spaces: knobs, candidates, best points.")
 app.add_typer(sweep_commands.app, name="sweep", short_help="Run a command with many values of its parameters.")
 app.add_typer(target_commands.app, name="target", short_help="List, show, check hardware targets.")
 app.command(short_help="Write a network as a C library, for devices without Python.")(bundle_commands.export)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
@@ -178,9 +179,19 @@ class ScheduleSpace(Generic[Decoded]):
         return tuple(self.enumerate())
 
     @property
+    def num_combinations(self) -> int:
+        """Combinations of options, legal or not."""
+        return math.prod(len(c.options) for c in self.coordinates)
+
+    @property
+    def is_listed(self) -> bool:
+        """False of a space that is too large for all its points to be listed."""
+        return True
+
+    @property
     def num_points(self) -> int:
         """Count the legal points; for a space that is too large to be listed, an upper bound."""
-        return len(self.points)
+        return len(self.points) if self.is_listed else self.num_combinations
 
     @property
     def middle(self) -> Point:

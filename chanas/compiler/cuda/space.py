@@ -71,9 +71,8 @@ class GPUSpace(ScheduleSpace[Decoded]):
     kinds: tuple[dict[str, tuple[tuple[int, ...], ...]], ...] = field(default=(), compare=False)
 
     @property
-    def num_points(self) -> int:
-        num = math.prod(len(c.options) for c in self.coordinates)
-        return len(self.points) if num <= _MAX_LISTED else num
+    def is_listed(self) -> bool:
+        return self.num_combinations <= _MAX_LISTED
 
     @property
     def middle(self) -> Point:
@@ -94,7 +93,7 @@ class GPUSpace(ScheduleSpace[Decoded]):
         return points
 
     def _drawn(self, num: int, rng: np.random.Generator) -> list[Point]:
-        if not self.kinds and math.prod(len(c.options) for c in self.coordinates) <= _MAX_LISTED:
+        if not self.kinds and self.is_listed:
             return super().sample(num, rng)
         found: dict[Point, None] = {}
         for attempt in range(num * _ATTEMPTS_PER_POINT):

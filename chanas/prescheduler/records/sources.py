@@ -150,6 +150,18 @@ class RecordFile:
                 raise CheckpointError(f"records {self.path} are damaged ({error}) at workload {workload}") from error
         return {workload: tuple(rank_records(records)) for workload, records in found.items()}
 
+    def tried(self, target: HardwareTarget, workload: str) -> list[TuningRecord]:
+        """All records of a workload on a device as it is used today, failures too, oldest first."""
+        device = device_key(target, tvm_version(), backend_of(target).space_version)
+        query = trials("records.device = :device AND records.workload = :workload")
+        rows, num_left_out = usable_rows(fetch(self.db, query, {"device": device, "workload": workload}))
+        if num_left_out:
+            logger.warning("%s", left_out(self.path, num_left_out))
+        try:
+            return [read_row(TuningRecord, row) for row in rows]
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"records {self.path} are damaged ({error}) at workload {workload}") from error
+
 
 def _use_of(workload: str) -> tuple[str, int] | None:
     """The dtype and batch that a workload's key ends in."""

@@ -1,0 +1,86 @@
+"""`chanas space show`: the schedule spaces of an operator, or of all operators of a finished network."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
+from chanas.core.usage import DTYPES, GPU_DTYPES
+from chanas.devices.target_files import describe_target
+from chanas.errors import ConfigError, ScheduleError, TargetError
+from chanas.files.run import RunDirectory
+from chanas.operators.keys import workload_of_key
+
+if TYPE_CHECKING:
+    from chanas.operators.workload import Workload
+    from chanas.prescheduler.records.explored import ExploredSpace
+
+_A_KEY = "pointwise-14px-96x192-k1s1-relu-float32"
+
+
+def spaces_of(
+    what: str,
+    target: str = "cpu",
+    num_threads: int = 1,
+    *,
+    run: RunDirectory,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> list[ExploredSpace]:
+    """The spaces of an operator by its key, or of a finished network's operators, with what the run's records say.
+
+    Args:
+        what: a key such as `pointwise-14px-96x192-k1s1-relu-float32`, or a network as `Model.load` takes it.
+        target: a target of this machine, or one that is described: nothing is run on it.
+        shapes: of a network's inputs by their names, where its file leaves them open.
+
+    Raises:
+        ConfigError: it is neither.
+        ScheduleError: the operator is not there on the target.
+        ModelError: the network cannot be read.
+        TargetError: the target is unknown, or a GPU while a network is asked for.
+        CheckpointError: the run's records are damaged.
+    """
+    from chanas.prescheduler.records.explored import explored
+    from chanas.prescheduler.records.sources import open_records
+
+    described = dataclasses.replace(describe_target(target), num_threads=num_threads)
+    try:
+        workloads = [workload_of_key(what)]
+        described = _used_by(described, workloads[0])
+    except ScheduleError:
+        if not Path(what).exists() and not Path(what).suffix and ":" not in what:
+            raise ConfigError(
+                f"expected the key of an operator, such as {_A_KEY}, or a network as FILE.onnx, FILE.pt2, "
+                f"torchvision:NAME or timm:NAME, got '{what[:80]}'"
+            ) from None
+        workloads = _of_network(what, described, shapes or {})
+    with contextlib.ExitStack() as stack:
+        known = stack.enter_context(open_records(run.records)) if run.records.is_file() else None
+        tried = {w: [] if known is None else known.tried(described, w.key) for w in workloads}
+        return [explored(w, described, records) for w, records in tried.items()]
+
+
+def _used_by(target: HardwareTarget, workload: Workload) -> HardwareTarget:
+    """The target in the dtype and batch of an operator."""
+    if target.gpu is None:
+        if workload.dtype not in DTYPES.values():
+            raise TargetError(f"processors have no kernels in {workload.dtype}; name a GPU with --target")
+        return dataclasses.replace(target, dtype=workload.dtype)
+    short = next((name for name, long in GPU_DTYPES.items() if long == workload.dtype), None)
+    if short is None:
+        raise TargetError(f"GPUs have no kernels in {workload.dtype}; name a processor with --target")
+    return in_batches(gpu_in_dtype(target, short), workload.batch)
+
+
+def _of_network(source: str, target: HardwareTarget, shapes: Mapping[str, tuple[int, ...]]) -> list[Workload]:
+    """The operators that a finished network is tuned with, each once."""
+    from chanas.models.lowering import lower
+    from chanas.workflows.models.chain import Model
+
+    if target.gpu is not None:
+        raise TargetError(f"finished networks are tuned for processors; got target {target.name}")
+    return lower(Model.load(Path(source) if Path(source).exists() else source, shapes).graph, target).workloads()
