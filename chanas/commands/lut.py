@@ -11,14 +11,13 @@ import typer
 
 from chanas.commands.options import (
     RPC,
-    CostModel,
     Devices,
     Key,
     Pretrained,
     Shared,
+    Tuner,
     TuneShare,
     WarmStart,
-    cost_model_of,
     usage_of,
 )
 from chanas.core.effort import AdaptEffort, TableEffort
@@ -159,7 +158,7 @@ def fill(
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
     ] = None,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
-    cost_model: CostModel = "gp",
+    tuner: Tuner = "gp",
     pretrained: Pretrained = None,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
@@ -181,7 +180,8 @@ def fill(
         effort=TableEffort(
             trials=trials,
             tune_share=tune_share,
-            cost_model=cost_model_of(cost_model, pretrained),
+            tuner=tuner,
+            pretrained=None if pretrained is None else str(pretrained),
             warm_start=warm_start,
             seed=seed,
             sub_spaces=tuple(sub_space or ()),

@@ -25,11 +25,16 @@ Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the device
 WarmStart = Annotated[
     str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
 ]
-CostModel = Annotated[
-    str, typer.Option(help="gp (Gaussian process), random, or with --pretrained attention, mlp, xgb or lgbm.")
+Tuner = Annotated[
+    str,
+    typer.Option(
+        help="What chooses points: gp (Gaussian process), other cost models (xgb, lgbm, mlp, forest), ga (genetic), "
+        "random, grid, exhaustive, optuna:SAMPLER."
+    ),
 ]
 Pretrained = Annotated[
-    Path | None, typer.Option(help="A file of `chanas records train`: orders points before anything is measured.")
+    Path | None,
+    typer.Option(help="With gp: a file of `chanas records train`: orders points before anything is measured."),
 ]
 TuneShare = Annotated[
     float, typer.Option(help="Tune the few operators that make up this share of all; others take over their schedules.")
@@ -55,11 +60,6 @@ NamedRun = Annotated[
     typer.Option("--run", "--run-dir", file_okay=False, metavar="<path>", help=f"Run directory; {DEFAULT_RUN}."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
-
-
-def cost_model_of(name: str, pretrained: Path | None) -> str:
-    """The cost model that two options name, as one text: `attention:model.safetensors`."""
-    return name if pretrained is None else f"{name}:{pretrained}"
 
 
 def one_run(given: Path | None, named: Path | None) -> RunDirectory:

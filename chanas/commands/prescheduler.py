@@ -14,7 +14,6 @@ from chanas.commands import target as target_commands
 from chanas.commands.options import (
     RPC,
     Batch,
-    CostModel,
     Devices,
     Dtype,
     Key,
@@ -25,9 +24,9 @@ from chanas.commands.options import (
     Shared,
     Target,
     Threads,
+    Tuner,
     TuneShare,
     WarmStart,
-    cost_model_of,
     usage_of,
     with_pictures,
 )
@@ -57,7 +56,7 @@ def prescheduler(
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
     ] = None,
     sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
-    cost_model: CostModel = "gp",
+    tuner: Tuner = "gp",
     pretrained: Pretrained = None,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
@@ -94,11 +93,11 @@ def prescheduler(
     from chanas import workflows
 
     usage = usage_of(target, threads, dtype, batch, rpc, key, devices, shared)
-    model = cost_model_of(cost_model, pretrained)
     effort = TableEffort(
         trials=trials,
         tune_share=tune_share,
-        cost_model=model,
+        tuner=tuner,
+        pretrained=None if pretrained is None else str(pretrained),
         warm_start=warm_start,
         seed=seed,
         sub_spaces=tuple(sub_space or ()),
@@ -149,7 +148,7 @@ def tune(
         Path | None,
         typer.Option(help="State dict of torchvision:NAME or timm:NAME, .safetensors or .pth; random ones without it."),
     ] = None,
-    cost_model: CostModel = "gp",
+    tuner: Tuner = "gp",
     pretrained: Pretrained = None,
     rpc: RPC = None,
     key: Key = None,
@@ -177,7 +176,8 @@ def tune(
             trials=trials,
             tune_share=tune_share,
             early_stop=early_stop,
-            cost_model=cost_model_of(cost_model, pretrained),
+            tuner=tuner,
+            pretrained=None if pretrained is None else str(pretrained),
             warm_start=warm_start,
             seed=seed,
             minutes=minutes,

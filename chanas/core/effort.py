@@ -26,7 +26,8 @@ class Effort:
     trials      schedule points per operator on average, kept ones included; None: the default
     tune_share  the fewest operators that make up this share of all operations are tuned; the others take over schedules
     early_stop  make no more trials of an operator where no improvement above the noise is expected
-    cost_model  gp, random, or attention:FILE (`cost_model.models`)
+    tuner       gp, ga, optuna:TPESampler, ... (`prescheduler/tuning/tuners`)
+    pretrained  a file of `chanas records train`, whose model orders points before anything is measured; for gp
     warm_start  another run, a file of records, or another target of the run, whose records the tuning begins with
 
     Raises:
@@ -36,7 +37,8 @@ class Effort:
     trials: int | None = None
     tune_share: float = 1.0
     early_stop: bool = True
-    cost_model: str = "gp"
+    tuner: str = "gp"
+    pretrained: str | None = None
     warm_start: str | None = None
     seed: int = 0
 

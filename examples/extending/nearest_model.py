@@ -1,7 +1,7 @@
 """A cost model from outside the package: the seconds of the nearest points that were measured.
 
 `pyproject.toml` beside it gives the model a name: after `pip install examples/extending`,
-`chanas prescheduler --cost-model nearest` tunes with it.
+`chanas prescheduler --tuner nearest` tunes with it.
 """
 
 from __future__ import annotations

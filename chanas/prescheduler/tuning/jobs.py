@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from chanas.compiler.backends import case_of, schedule_space
-from chanas.compiler.cases import case_seed
 from chanas.compiler.space import Point
 from chanas.core.effort import Effort
 from chanas.core.genome import FloatArray
@@ -29,10 +28,9 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
-from chanas.prescheduler.tuning.cost_model.history import CostModel
-from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, remedy
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
+from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, Search, Trials
+from chanas.prescheduler.tuning.tuners import Tuners
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 # Jobs under way at a time, for each device: enough that it always has something to time while others learn.
@@ -61,7 +59,7 @@ class _Job:
     """An operator in progress: `finished` is its batch so far, `again` the result of its turns so far."""
 
     workload: Workload
-    tuner: OperatorTuner
+    trials: Trials
     case: Path
     outstanding: int = 0
     finished: list[TuningRecord] = field(default_factory=list)
@@ -91,7 +89,6 @@ class TuningJobs:
     suggested: Mapping[Workload, Sequence[Point]] = field(default_factory=dict)
     """Points that are tried first, by workload."""
     search: Search = DEFAULT_SEARCH
-    _models: dict[str, CostModel] = field(default_factory=dict)
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """Compiled libraries that may have to be timed again: they are not compiled twice."""
     _improvements: dict[Workload, tuple[int, float, float]] = field(default_factory=dict)
@@ -100,6 +97,9 @@ class TuningJobs:
     """Workloads that compute the same as another, of which the fastest will be taken."""
     _watch: FamilyWatch = field(default_factory=FamilyWatch)
     _keep_at_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._tuners = Tuners(self.effort.tuner, self.effort.pretrained, self.effort.seed, self.search)
 
     @property
     def failed_families(self) -> dict[str, str]:
@@ -130,22 +130,22 @@ class TuningJobs:
         Raises:
             MeasureError: families were given up, and of no other a schedule works.
         """
-        tuners = {w: self._tuner(w) for w in dict.fromkeys(workloads)}
+        trials = {w: self._trials(w) for w in dict.fromkeys(workloads)}
         self._keep_at_s = self.clock() + _KEEP_EVERY_S
         self._rivals = _rivals_of(alternatives)
         num_alike = max(NUM_ALIKE, self._num_active * max(self.search.num_initial, self.search.batch_size))
-        self._watch = FamilyWatch({w.op for w, t in tuners.items() if t.best is not None}, num_alike)
-        self._note_warm_start(tuners.values())
+        self._watch = FamilyWatch({w.op for w, t in trials.items() if t.best is not None}, num_alike)
+        self._note_warm_start(trials.values())
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
-        total = self._num_left(tuners) if counts is not None else sum(t.num_left for t in tuners.values())
+        total = self._num_left(trials) if counts is not None else sum(t.num_left for t in trials.values())
         self.pool.expect(total)
         with progress_bar(total, "tuning operators", "trial", progress and bool(total), keeps=True) as bar:
-            for _ in () if counts is None else self._rounds(tuners, counts):
-                self._explore(line, tuners, bar, settle=False)
-            self._explore(line, tuners, bar, settle=True)
-        for workload in tuners:
+            for _ in () if counts is None else self._rounds(trials, counts):
+                self._explore(line, trials, bar, settle=False)
+            self._explore(line, trials, bar, settle=True)
+        for workload in trials:
             self._drop_libraries(workload)
-        best = {w: self.best_records(w) for w in tuners}
+        best = {w: self.best_records(w) for w in trials}
         if self.failed_families and not any(best.values()):
             raise MeasureError(
                 f"no schedule of any operator works on {self.target.device}; given up after the first failures: "
@@ -166,89 +166,89 @@ class TuningJobs:
     def _num_active(self) -> int:
         return _ACTIVE_JOBS * self.pool.num_devices
 
-    def _num_left(self, tuners: dict[Workload, OperatorTuner]) -> int:
+    def _num_left(self, trials: dict[Workload, Trials]) -> int:
         """Trials of the common budget that were not made yet; families that were given up have no part in it."""
-        open_ = [t for w, t in tuners.items() if w.op not in self.failed_families]
+        open_ = [t for w, t in trials.items() if w.op not in self.failed_families]
         total = sum(min(self.effort.num_trials, t.num_tried + t.room) for t in open_)
         return max(0, total - sum(t.num_tried for t in open_))
 
-    def _rounds(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> Iterator[None]:
-        """Raise the tuners' limits, once for each time that they are to be explored.
+    def _rounds(self, trials: dict[Workload, Trials], counts: FloatArray) -> Iterator[None]:
+        """Raise the limits of all trials, once for each time that they are to be explored.
 
         What another device has records of is tried in small steps: as many points of a few operators as tell whether
         its order holds here, then the best of each other operator there, then its other first points; where the order
         holds, all further trials are of the common budget.
         """
-        num_initial, known = self.search.num_initial, [t for t in self._ordered(tuners) if t.prior is not None]
+        num_initial, known = self.search.num_initial, [t for t in self._ordered(trials) if t.prior is not None]
         for some, limit in ((known[:_NUM_SCOUTS], num_initial), (known, 1), (known, num_initial)):
-            for tuner in tuners.values():
-                tuner.limit = tuner.num_tried
-            for tuner in (t for t in some if t.trusts_prior):
-                tuner.limit = max(tuner.num_tried, limit)
-            if any(tuner.num_left for tuner in tuners.values()):
+            for own in trials.values():
+                own.limit = own.num_tried
+            for own in (t for t in some if t.trusts_prior):
+                own.limit = max(own.num_tried, limit)
+            if any(own.num_left for own in trials.values()):
                 yield
         first = min(self.effort.num_trials, max(num_initial, self.effort.first_trials))
-        bases = [num_initial if t.trusts_prior else first for t in tuners.values()]
-        granted = np.array([base - t.num_tried for base, t in zip(bases, tuners.values(), strict=True)])
+        bases = [num_initial if t.trusts_prior else first for t in trials.values()]
+        granted = np.array([base - t.num_tried for base, t in zip(bases, trials.values(), strict=True)])
         while True:
-            for tuner, num in zip(tuners.values(), granted, strict=True):
-                tuner.limit = tuner.num_tried + max(0, int(num))
+            for own, num in zip(trials.values(), granted, strict=True):
+                own.limit = own.num_tried + max(0, int(num))
             yield
-            left = 0 if self._is_late else self._num_left(tuners)
+            left = 0 if self._is_late else self._num_left(trials)
             if not left:
                 return
             num = min(left, max(self._num_active * self.search.batch_size, left // 2))
-            room = np.array([0 if w.op in self.failed_families else t.room for w, t in tuners.items()], dtype=np.int64)
-            granted = hand_out(num, self._claims(tuners, counts), room)
+            room = np.array([0 if w.op in self.failed_families else t.room for w, t in trials.items()], dtype=np.int64)
+            granted = hand_out(num, self._claims(trials, counts), room)
             if not granted.any():
                 return
 
-    def _ordered(self, tuners: dict[Workload, OperatorTuner]) -> list[OperatorTuner]:
-        """Tuners in the order in which they are explored."""
-        return [tuners[workload] for workload in self._in_order(tuners)]
+    def _ordered(self, trials: dict[Workload, Trials]) -> list[Trials]:
+        """Trials in the order in which they are explored."""
+        return [trials[workload] for workload in self._in_order(trials)]
 
-    def _claims(self, tuners: dict[Workload, OperatorTuner], counts: FloatArray) -> FloatArray:
+    def _claims(self, trials: dict[Workload, Trials], counts: FloatArray) -> FloatArray:
         """float64[W]; a workload that expects no improvement above the noise is noted and not asked again.
 
         Without `Effort.early_stop` each that has points left claims something.
         """
-        improvements, rivals_s = [], self._rivals_s(tuners)
-        for workload, tuner in tuners.items():
+        improvements, rivals_s = [], self._rivals_s(trials)
+        for workload, own in trials.items():
             given_up = self.store.num_trials_at_stop(workload.key)
-            if self.effort.early_stop and given_up is not None and tuner.num_tried <= given_up:
+            if self.effort.early_stop and given_up is not None and own.num_tried <= given_up:
                 improvements.append(0.0)
                 continue
             rival_s = rivals_s[workload]
             num_tried, before_s, improvement = self._improvements.get(workload, (-1, math.inf, 0.0))
-            if (num_tried, before_s) != (tuner.num_tried, rival_s):  # what others have taught the model is not asked
-                improvement = tuner.promise(rival_s)
-                self._improvements[workload] = tuner.num_tried, rival_s, improvement
+            if (num_tried, before_s) != (own.num_tried, rival_s):  # what others have taught the model is not asked
+                improvement = own.tuner.promise(rival_s)
+                self._improvements[workload] = own.num_tried, rival_s, improvement
             improvements.append(improvement)
-            if self.effort.early_stop and tuner.room and improvement < tuner.noise and (tuner.best_s or 0.0) <= rival_s:
-                self.store.stop(workload.key, tuner.num_tried, improvement, tuner.noise)
-        seconds = [min(tuner.best_s or 0.0, rivals_s[workload]) for workload, tuner in tuners.items()]
+            if self.effort.early_stop and own.room and improvement < own.noise and (own.best_s or 0.0) <= rival_s:
+                self.store.stop(workload.key, own.num_tried, improvement, own.noise)
+        seconds = [min(own.best_s or 0.0, rivals_s[workload]) for workload, own in trials.items()]
         shares = latency_shares(np.array(seconds), counts)
         if not self.effort.early_stop:
-            return claims(shares, np.maximum(improvements, _LEAST_IMPROVEMENT), np.zeros(len(tuners)))
-        return claims(shares, np.array(improvements), np.array([t.noise for t in tuners.values()]))
+            return claims(shares, np.maximum(improvements, _LEAST_IMPROVEMENT), np.zeros(len(trials)))
+        return claims(shares, np.array(improvements), np.array([t.noise for t in trials.values()]))
 
-    def _rivals_s(self, tuners: dict[Workload, OperatorTuner]) -> dict[Workload, float]:
+    def _rivals_s(self, trials: dict[Workload, Trials]) -> dict[Workload, float]:
         """Seconds of the fastest that computes the same as each workload; infinite where there is none."""
-        best = {w: t.best_s or math.inf for w, t in tuners.items()}
-        return {w: min((best[r] for r in self._rivals.get(w, ())), default=math.inf) for w in tuners}
+        best = {w: t.best_s or math.inf for w, t in trials.items()}
+        return {w: min((best[r] for r in self._rivals.get(w, ())), default=math.inf) for w in trials}
 
     def _explore(
-        self, line: CandidatePipeline[_Ask], tuners: dict[Workload, OperatorTuner], bar: ProgressBar, settle: bool
+        self, line: CandidatePipeline[_Ask], trials: dict[Workload, Trials], bar: ProgressBar, settle: bool
     ) -> None:
-        """Bring every tuner to its limit, and with `settle` measure the best points of each again."""
+        """Bring all trials to their limits, and with `settle` measure the best points of each operator again."""
 
         def is_open(workload: Workload) -> bool:
             if workload.op in self.failed_families:
                 return False
             unsettled = settle and self.clock() <= self.end_s and not is_settled(self._legal_records(workload))
-            return (tuners[workload].num_left > 0 and not self._is_late) or unsettled
+            return (trials[workload].num_left > 0 and not self._is_late) or unsettled
 
-        waiting = [w for w in self._in_order(tuners) if is_open(w)]
+        waiting = [w for w in self._in_order(trials) if is_open(w)]
         started = list(waiting)
         jobs: dict[Workload, _Job] = {}
         try:
@@ -260,7 +260,7 @@ class TuningJobs:
                     self._keep(jobs.values(), bar)
                 while waiting and len(jobs) < self._num_active and not self._is_keeping:
                     workload = waiting.pop(0)
-                    jobs[workload] = self._start(line, workload, tuners[workload])
+                    jobs[workload] = self._start(line, workload, trials[workload])
                     self._submit_next(line, jobs[workload], settle)
                 self._go_on(line, jobs, settle)  # of those that it is too late for, nothing was submitted
                 for candidate, outcome in line.finished():
@@ -281,7 +281,7 @@ class TuningJobs:
         finally:
             for job in jobs.values():
                 self._complete_batch(job)
-            self._note_warm_start([tuners[w] for w in started])
+            self._note_warm_start([trials[w] for w in started])
 
     def _go_on(self, line: CandidatePipeline[_Ask], jobs: dict[Workload, _Job], settle: bool) -> list[_Job]:
         """Submit the next candidates of jobs that wait for nothing; those that have nothing left end. None while the
@@ -336,56 +336,53 @@ class TuningJobs:
     def _legal_records(self, workload: Workload) -> list[TuningRecord]:
         return legal_records(workload, self.target, self.store)
 
-    def _tuner(self, workload: Workload) -> OperatorTuner:
-        if workload.op not in self._models:
-            self._models[workload.op] = cost_model(
-                self.effort.cost_model, self.target, self.effort.seed, self.pool.compute
-            )
+    def _trials(self, workload: Workload) -> Trials:
         space, kept = schedule_space(workload, self.target), self.store.load(workload.key)
-        seed = (self.effort.seed << 32) + case_seed(workload.key)
         prior = None if self.warm_start is None else self.warm_start.prior(space)
-        suggested = self.suggested.get(workload, ())
-        model, num_trials = self._models[workload.op], self.effort.num_trials
-        return OperatorTuner(space, model, num_trials, kept, seed, prior, suggested, self.search)
+        suggested = list(self.suggested.get(workload, ()))
+        if prior is not None and not self._tuners.has_model:  # what was best there is tried first
+            suggested += [point for points in prior.points[: self.search.num_initial] for point in points[:1]]
+        tuner = self._tuners.make(space, kept, self.target, prior, self.pool.compute)
+        return Trials(space, tuner, self.effort.num_trials, kept, suggested, self.search.num_initial)
 
-    def _note_warm_start(self, tuners: Iterable[OperatorTuner]) -> None:
+    def _note_warm_start(self, trials: Iterable[Trials]) -> None:
         """Keep what another device's records are to these operators, and what became of it."""
         if self.warm_start is None:
             return
         source, digest = self.warm_start.source.device, self.warm_start.digest
         notes = {
-            t.space.workload.key: WarmStartNote(source, digest, len(t.prior.points), t.tau, t.prior_dropped)
-            for t in tuners
-            if t.prior is not None and t.uses_prior
+            t.space.workload.key: WarmStartNote(source, digest, use.num_records, use.tau, use.is_dropped)
+            for t in trials
+            if (use := t.prior) is not None and use.is_used
         }
         self.store.note_warm_starts(notes)
 
     @staticmethod
-    def _in_order(tuners: dict[Workload, OperatorTuner]) -> list[Workload]:
+    def _in_order(trials: dict[Workload, Trials]) -> list[Workload]:
         """Families side by side, so that one model learns while another's candidates are built."""
         families: dict[str, list[Workload]] = {}
-        for workload in tuners:
+        for workload in trials:
             families.setdefault(workload.op, []).append(workload)
         ranked = [(i / len(group), w) for group in families.values() for i, w in enumerate(group)]
         return [w for _, w in sorted(ranked, key=lambda pair: pair[0])]
 
-    def _start(self, line: CandidatePipeline[_Ask], workload: Workload, tuner: OperatorTuner) -> _Job:
+    def _start(self, line: CandidatePipeline[_Ask], workload: Workload, trials: Trials) -> _Job:
         for r in self._legal_records(workload):
             if r.same_as is None:
                 known = Outcome(r.seconds, r.spread_s, r.error, drift=r.drift, code=r.code)
                 line.know(workload.key, _Ask(workload, (r.point,)), known)
         case = self.scratch / f"{workload.key}.npz"
         case_of(workload, self.target).save(case)
-        return _Job(workload, tuner, case)
+        return _Job(workload, trials, case)
 
     def _submit_next(self, line: CandidatePipeline[_Ask], job: _Job, settle: bool) -> None:
         """The next batch; after the last one, with `settle`, the contenders, once; then nothing. Of a family that was
         given up, nothing."""
         if job.workload.op in self.failed_families:
             return
-        best_s = job.tuner.best_s
+        best_s = job.trials.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
-        for point in () if self._is_late else job.tuner.ask(self.search.batch_size):
+        for point in () if self._is_late else job.trials.ask(self.search.batch_size):
             self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
         if job.outstanding or job.again or not settle:
             return
@@ -450,7 +447,7 @@ class TuningJobs:
     def _complete_batch(self, job: _Job) -> None:
         if job.finished:
             self.store.add(job.workload.key, job.finished)
-            job.tuner.tell(job.finished)
+            job.trials.tell(job.finished)
             job.finished = []
             self._drop_libraries(job.workload, keep={r.point for r in leaders(self._legal_records(job.workload))})
 
@@ -483,6 +480,6 @@ def _record(point: Point, outcome: Outcome) -> TuningRecord:
 
 
 def _show(bar: ProgressBar, job: _Job, num_left: int) -> None:
-    best_s = job.tuner.best_s
+    best_s = job.trials.best_s
     speed = f"{job.workload.num_flops / best_s / 1e9:.0f} GFLOP/s" if best_s else "no valid schedule"
     bar.set_postfix_str(f"{job.workload.op} {speed}, {num_left} operators left")

@@ -3,6 +3,7 @@ options are ordered, and all samplers know numbers, not all know categories."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.plain_tuners import Tried
 
 # Suggestions in a row that are no new point, before one is drawn at random.
-_MAX_ATTEMPTS = 64
+_MAX_ATTEMPTS = 16
 
 
 class OptunaTuner(Tried):
@@ -27,9 +28,8 @@ class OptunaTuner(Tried):
     """
 
     def __init__(self, space: ScheduleSpace[Any], kept: Sequence[TuningRecord], seed: int, sampler: str) -> None:
-        self._optuna = _optuna()
-        made = _sampler(self._optuna, sampler, seed % (1 << 32))
-        self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
+        made = make_sampler(sampler, seed % (1 << 32))
+        self._optuna = importlib.import_module("optuna")
         self._study = self._optuna.create_study(sampler=made, direction="minimize")
         whole = self._optuna.distributions.IntDistribution
         self._parameters = {c.name: whole(0, len(c.options) - 1) for c in space.coordinates}
@@ -73,21 +73,30 @@ class OptunaTuner(Tried):
             self._study.add_trial(known)
 
 
-def _optuna() -> Any:
+def make_sampler(name: str, seed: int) -> Any:
+    """A sampler of optuna by the name of its class.
+
+    Raises:
+        ConfigError: optuna is not installed, or has no such sampler that a seed is enough for.
+    """
     try:
-        return importlib.import_module("optuna")
+        optuna = importlib.import_module("optuna")
     except ImportError as error:
         raise ConfigError("optuna is not installed; install it with `pip install 'chanas[optuna]'`") from error
-
-
-def _sampler(optuna: Any, name: str, seed: int) -> Any:
-    """A sampler by its name."""
-    samplers = {n: c for n in optuna.samplers.__all__ if inspect.isclass(c := getattr(optuna.samplers, n))}
+    samplers: dict[str, Any] = {
+        n: c for n in optuna.samplers.__all__ if inspect.isclass(c := getattr(optuna.samplers, n))
+    }
     usable = {n: c for n, c in samplers.items() if n != "BaseSampler" and _needs_only_a_seed(c)}
     if name not in usable:
         raise ConfigError(f"expected a sampler of optuna, one of {', '.join(sorted(usable))}, got '{name}'")
     takes_seed = "seed" in inspect.signature(usable[name]).parameters
-    return usable[name](seed=seed) if takes_seed else usable[name]()
+    make = functools.partial(usable[name], **({"seed": seed} if takes_seed else {}))
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:  # what a sampler imports shows when it is asked
+        optuna.create_study(sampler=make()).optimize(lambda trial: trial.suggest_int("x", 0, 1), n_trials=2)
+    except ImportError as error:
+        raise ConfigError(f"optuna's {name} needs {error.name}; install it with `pip install {error.name}`") from error
+    return make()
 
 
 def _needs_only_a_seed(sampler: type) -> bool:

@@ -13,6 +13,7 @@ from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.statistics import expected_improvement
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.mutate import breed
+from chanas.prescheduler.tuning.tuner import PriorUse
 
 # Draws in a row that bring nothing new before a space counts as used up.
 _MAX_DRY_DRAWS = 64
@@ -23,6 +24,7 @@ class Tried:
 
     def __init__(self, space: ScheduleSpace[Any], kept: Sequence[TuningRecord], seed: int) -> None:
         self.space, self.rng = space, np.random.default_rng(seed)
+        self.prior: PriorUse | None = None
         self.records: dict[Point, TuningRecord] = {}
         self.asked: set[Point] = set()
         self.tell([r for r in kept if space.contains(r.point)])
@@ -85,6 +87,10 @@ class ExhaustiveTuner(Tried):
     def ask(self, num: int) -> list[Point]:
         """The next points in order."""
         return self.new(num, self._points)
+
+    def promise(self, rival_s: float = math.inf) -> float:
+        """As much as can be while points are left: it stops early nowhere."""
+        return math.inf if len(self.records) < self.space.num_points else 0.0
 
 
 class GridTuner(Tried):

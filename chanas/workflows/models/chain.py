@@ -178,10 +178,10 @@ class LoadedModel:
         """
         from chanas.measuring.devices import timing_device
         from chanas.models.lowering import lower
-        from chanas.prescheduler.tuning.cost_model.models import check_name
+        from chanas.prescheduler.tuning.tuners import check_tuner
         from chanas.prescheduler.tuning.warm_start import open_warm_start
 
-        check_name(effort.cost_model)
+        check_tuner(effort.tuner, effort.pretrained)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             _require_cpu_float32(hardware)
@@ -225,13 +225,13 @@ class LoadedModel:
         from chanas.prescheduler.program import TunedOperators, around, check_provable, first_choices, tune_program
         from chanas.prescheduler.records.store import RecordStore
         from chanas.prescheduler.session import open_session
-        from chanas.prescheduler.tuning.cost_model.models import check_name
+        from chanas.prescheduler.tuning.tuners import check_tuner
         from chanas.prescheduler.tuning.warm_start import open_warm_start
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
             effort = dataclasses.replace(effort, trials=trials)
-        check_name(effort.cost_model)
+        check_tuner(effort.tuner, effort.pretrained)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()

@@ -38,7 +38,7 @@ class Grid(BaseModel):
     """A sweep.
 
     command     a command of chanas, such as `tune` or `lut check`
-    parameters  by option, the values that it takes; option names as on the command line, `cost_model` or `cost-model`
+    parameters  by option, the values that it takes; option names as on the command line, `tune_share` or `tune-share`
     fixed       options that all rows have in common
     combine     `product` of all values, or `zip`: the first of each parameter, the second of each, and so on
     sample      so many of these rows alone, by chance

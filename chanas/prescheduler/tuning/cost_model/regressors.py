@@ -1,5 +1,5 @@
-"""Cost models by regressors of well-known libraries: boosted trees of XGBoost and LightGBM, scikit-learn's random forest
-and its networks.
+"""Cost models by regressors of well-known libraries: boosted trees of XGBoost and LightGBM, forests and networks of
+scikit-learn.
 
 Each is an ensemble of a few regressors, learnt from all records of the family on this device, of each workload centred
 log seconds: the mean of the ensemble is the prediction, the spread of its members the deviation.
@@ -8,6 +8,7 @@ log seconds: the mean of the ensemble is the prediction, the spread of its membe
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,23 +42,25 @@ class Learner:
 
 
 def _xgb(module: Any, seed: int) -> Any:
-    return module.XGBRegressor(n_estimators=60, max_depth=5, learning_rate=0.2, n_jobs=1, random_state=seed, verbosity=0)
+    how = {"n_estimators": 60, "max_depth": 5, "learning_rate": 0.2, "n_jobs": 1, "verbosity": 0}
+    return module.XGBRegressor(random_state=seed, **how)
 
 
 def _lgbm(module: Any, seed: int) -> Any:
-    return module.LGBMRegressor(
-        n_estimators=60, num_leaves=16, learning_rate=0.2, min_child_samples=3, n_jobs=1, random_state=seed, verbosity=-1
-    )
+    how = {"n_estimators": 60, "num_leaves": 16, "min_child_samples": 3, "learning_rate": 0.2, "n_jobs": 1}
+    return module.LGBMRegressor(random_state=seed, verbosity=-1, **how)
 
 
 def _network(module: Any, seed: int) -> Any:
+    how = {"hidden_layer_sizes": (32, 32), "solver": "lbfgs", "alpha": 1e-2, "max_iter": 80}
     scaled = importlib.import_module("sklearn.preprocessing").StandardScaler()
-    network = module.MLPRegressor(hidden_layer_sizes=(32, 32), solver="lbfgs", alpha=1e-2, max_iter=80, random_state=seed)
+    network = module.MLPRegressor(random_state=seed, **how)
     return importlib.import_module("sklearn.pipeline").make_pipeline(scaled, network)
 
 
 def _forest(module: Any, seed: int) -> Any:
-    return module.RandomForestRegressor(n_estimators=64, min_samples_leaf=2, max_features=0.5, n_jobs=1, random_state=seed)
+    how = {"n_estimators": 64, "min_samples_leaf": 2, "max_features": 0.5, "n_jobs": 1}
+    return module.RandomForestRegressor(random_state=seed, **how)
 
 
 def _trees(forest: Any, x: FloatArray) -> FloatArray:
@@ -72,20 +75,29 @@ LEARNERS = {
 }
 
 
+def library(learner: Learner) -> Any:
+    """The module of a learner's library.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return importlib.import_module(learner.module)
+    except ImportError as error:
+        missing = learner.module.partition(".")[0]
+        remedy = f"install it with `pip install '{learner.package}'`"
+        raise ConfigError(f"{missing} is not installed; {remedy}") from error
+
+
 class RegressorModel:
     """A cost model by an ensemble of one of `LEARNERS`.
 
     Raises:
-        ConfigError: the library is not installed.
+        ConfigError: its library is not installed.
     """
 
     def __init__(self, history: History, learner: Learner, seed: int) -> None:
-        self.history, self._learner, self._seed = history, learner, seed
-        try:
-            self._module = importlib.import_module(learner.module)
-        except ImportError as error:
-            missing = learner.module.partition(".")[0]
-            raise ConfigError(f"{missing} is not installed; install it with `pip install '{learner.package}'`") from error
+        self.history, self._learner, self._seed, self._module = history, learner, seed, library(learner)
         self._fitted: list[Any] = []
         self._fitted_on = -1
 
@@ -113,9 +125,10 @@ class RegressorModel:
         y = np.concatenate([np.log(k.seconds) - np.log(k.seconds).mean() for k in known])
         rng, num = np.random.default_rng(self._seed), self._learner.members
         drawn = [rng.integers(len(y), size=len(y)) if num > 1 else np.arange(len(y)) for _ in range(num)]
-        self._fitted = [
-            self._learner.make(self._module, self._seed + i).fit(x[rows], y[rows]) for i, rows in enumerate(drawn)
-        ]
+        regressors = [self._learner.make(self._module, self._seed + i) for i in range(num)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a network that is stopped before it has converged will do
+            self._fitted = [regressor.fit(x[rows], y[rows]) for regressor, rows in zip(regressors, drawn, strict=True)]
         self._fitted_on = self.history.version
 
     def predict_from_prior(self, space: ScheduleSpace[Any], points: Sequence[Point]) -> FloatArray | None:
