@@ -79,9 +79,7 @@ class Tuners:
             check_cost_model(name)
         if pretrained is not None:
             if name != "gp":
-                raise ConfigError(
-                    f"--pretrained goes with --tuner gp, which learns what the model leaves over; got {name}"
-                )
+                raise ConfigError(f"expected --tuner gp with --pretrained, got {name}")
             self._pretrained = load_pretrained(pretrained)
 
     @property
