@@ -11,13 +11,19 @@ import typer
 
 from chanas.commands.options import (
     RPC,
+    Config,
     Devices,
+    EarlyStopping,
     Key,
+    Preset,
     Pretrained,
     Shared,
+    ShowConfig,
+    SubSpaces,
     Tuner,
     TuneShare,
     WarmStart,
+    effort_of,
     usage_of,
 )
 from chanas.core.effort import AdaptEffort, TableEffort
@@ -147,6 +153,7 @@ def check(
 
 @app.command()
 def fill(
+    context: typer.Context,
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
@@ -157,9 +164,13 @@ def fill(
     trials: Annotated[
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
     ] = None,
-    sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
+    sub_spaces: SubSpaces = None,
     tuner: Tuner = "gp",
     pretrained: Pretrained = None,
+    early_stopping: EarlyStopping = "gain",
+    effort_name: Preset = None,
+    config: Config = None,
+    show_config: ShowConfig = False,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
     key: Key = None,
@@ -177,16 +188,7 @@ def fill(
         _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared)),
         space=space,
         num_classes=num_classes,
-        effort=TableEffort(
-            trials=trials,
-            tune_share=tune_share,
-            tuner=tuner,
-            pretrained=None if pretrained is None else str(pretrained),
-            warm_start=warm_start,
-            seed=seed,
-            sub_spaces=tuple(sub_space or ()),
-            calibrate=calibrate,
-        ),
+        effort=effort_of(context, TableEffort),
     )
     if summary.num_predicted:
         typer.echo(f"predicted  {summary.num_predicted} of {summary.num_blocks} blocks, measured now")
@@ -203,6 +205,7 @@ def fill(
 
 @app.command()
 def adapt(
+    context: typer.Context,
     source: Annotated[
         list[str] | None,
         typer.Option("--from", help="Table of another processor, a file or one of chanas's; repeatable."),
@@ -220,7 +223,9 @@ def adapt(
             "many in blocks that come out slower than the others say; 0 to take schedules as they are."
         ),
     ] = 6,
-    sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
+    sub_spaces: SubSpaces = None,
+    config: Config = None,
+    show_config: ShowConfig = False,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
     key: Key = None,
@@ -239,9 +244,7 @@ def adapt(
         _checked(usage_of("cpu", threads, dtype, 1, rpc, key, devices)),
         space=space,
         num_classes=num_classes,
-        effort=AdaptEffort(
-            trials=trials, seed=seed, sub_spaces=tuple(sub_space or ()), calibrate=calibrate, measure=measure
-        ),
+        effort=effort_of(context, AdaptEffort),
     )
     errors = sorted(made.predicted_errors)
     doubt = f", ± {errors[len(errors) // 2]:.1%} (median)" if errors else ""

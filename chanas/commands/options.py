@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import re
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+import yaml
 
+from chanas.core.effort import PRESETS, Effort
 from chanas.core.usage import Place, Usage
-from chanas.errors import ConfigError
+from chanas.errors import ConfigError, unknown_name
 from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+AnyEffort = TypeVar("AnyEffort", bound=Effort)
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
@@ -32,6 +39,7 @@ Tuner = Annotated[
         "random, grid, exhaustive, optuna:SAMPLER."
     ),
 ]
+SubSpaces = Annotated[list[str] | None, typer.Option("--sub-space", help="Only this one, such as r224-w1; repeatable.")]
 Pretrained = Annotated[
     Path | None,
     typer.Option(help="With gp: a file of `chanas records train`: orders points before anything is measured."),
@@ -39,6 +47,21 @@ Pretrained = Annotated[
 TuneShare = Annotated[
     float, typer.Option(help="Tune the few operators that make up this share of all; others take over their schedules.")
 ]
+EarlyStopping = Annotated[
+    str,
+    typer.Option(
+        help="Make no more trials of an operator: gain: where nothing better than noise is expected; N: after so many "
+        "without a better point; no: as long as there are trials."
+    ),
+]
+Preset = Annotated[
+    str | None, typer.Option("--effort", help="none (schedules that are known or likely), quick, or full.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, metavar="<path>", help="YAML file with these settings and those of the exploration."),
+]
+ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print all settings as a file for --config, and stop.")]
 Devices = Annotated[int | None, typer.Option(help="With --rpc: devices that time; all that are free by default.")]
 MovedImages = Annotated[
     Path | None, typer.Option(help="Where the run's images lie now, if they were moved; it is remembered.")
@@ -60,6 +83,75 @@ NamedRun = Annotated[
     typer.Option("--run", "--run-dir", file_okay=False, metavar="<path>", help=f"Run directory; {DEFAULT_RUN}."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+
+
+def effort_of(context: typer.Context, kind: type[AnyEffort]) -> AnyEffort:
+    """The effort that a command is asked for: options that are given, then --config, then --effort, then the defaults.
+    With --show-config it is printed, and the command ends.
+
+    Raises:
+        ConfigError: there is no such preset, or the file cannot be read, or has an unknown setting.
+    """
+    from chanas.files.yaml_files import read_mapping
+
+    names = {field.name for field in dataclasses.fields(kind)}
+    asked = context.params
+    given = {name: value for name, value in asked.items() if name in names and _is_given(context, name)}
+    settings: dict[str, Any] = {}
+    if (preset := asked.get("effort_name")) is not None:
+        if preset not in PRESETS:
+            raise ConfigError(unknown_name("effort", preset, PRESETS))
+        settings |= PRESETS[preset]
+    if (file := asked.get("config")) is not None:
+        read = read_mapping(file, file, "file of settings", "settings such as trials and search", ConfigError)
+        kind.of(read, str(file))  # its own errors name it
+        settings |= read
+    settings |= {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    effort = kind.of(settings, "settings")
+    if asked.get("show_config"):
+        typer.echo(settings_text(effort), nl=False)
+        raise typer.Exit
+    return effort
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def settings_text(effort: Effort) -> str:
+    """All settings as a YAML file, each with what its class says of it."""
+    lines = []
+    for name, value in effort.settings().items():
+        if isinstance(value, dict):
+            lines.append(f"{name}:")
+            lines += [f"  {line}" for line in _commented(value, effort.search)]
+        else:
+            lines += _commented({name: value}, effort)
+    return "\n".join(lines) + "\n"
+
+
+def _commented(settings: dict[str, Any], owner: object) -> Iterator[str]:
+    meanings = meanings_of(type(owner))
+    for name, value in settings.items():
+        text = yaml.safe_dump({name: list(value) if isinstance(value, tuple) else value}, default_flow_style=False)
+        yield from textwrap.wrap(meanings[name], 96, initial_indent="# ", subsequent_indent="#   ")
+        yield text.rstrip("\n")
+
+
+def meanings_of(kind: type) -> dict[str, str]:
+    """The meaning of each setting, as the docstrings of its class and of those that it inherits have it."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        name = None
+        for line in (inspect.cleandoc(each.__doc__ or "")).splitlines() if dataclasses.is_dataclass(each) else ():
+            if (match := re.fullmatch(r"(\w+) {2,}(\S.*)", line)) is not None:
+                name, found[match[1]] = match[1], match[2]
+            elif name is not None and line.startswith("  "):
+                found[name] += " " + line.strip()
+            else:
+                name = None
+    return found
 
 
 def one_run(given: Path | None, named: Path | None) -> RunDirectory:

@@ -14,19 +14,25 @@ from chanas.commands import target as target_commands
 from chanas.commands.options import (
     RPC,
     Batch,
+    Config,
     Devices,
     Dtype,
+    EarlyStopping,
     Key,
     PictureOptions,
+    Preset,
     Pretrained,
     Run,
     Seed,
     Shared,
+    ShowConfig,
+    SubSpaces,
     Target,
     Threads,
     Tuner,
     TuneShare,
     WarmStart,
+    effort_of,
     usage_of,
     with_pictures,
 )
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
 
 
 def prescheduler(
+    context: typer.Context,
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
     threads: Threads = 1,
@@ -55,9 +62,13 @@ def prescheduler(
     trials: Annotated[
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 16 by default.")
     ] = None,
-    sub_space: Annotated[list[str] | None, typer.Option(help="Only this one, such as r224-w1; repeatable.")] = None,
+    sub_spaces: SubSpaces = None,
     tuner: Tuner = "gp",
     pretrained: Pretrained = None,
+    early_stopping: EarlyStopping = "gain",
+    effort_name: Preset = None,
+    config: Config = None,
+    show_config: ShowConfig = False,
     calibrate: Annotated[int, typer.Option(help="Whole networks that the table is calibrated with; 0 for none.")] = 12,
     rpc: RPC = None,
     key: Key = None,
@@ -83,7 +94,7 @@ def prescheduler(
             )
         if dry_run:
             raise ConfigError("--dry-run goes with what is timed; --compile-only times nothing")
-        points = Points(trials, limit, sub_space or ())
+        points = Points(trials, limit, sub_spaces or ())
         target_commands.compile_kernels(
             RunDirectory(run), Usage(target, 1, dtype, batch), arch, space, num_classes, points, seed
         )
@@ -93,16 +104,7 @@ def prescheduler(
     from chanas import workflows
 
     usage = usage_of(target, threads, dtype, batch, rpc, key, devices, shared)
-    effort = TableEffort(
-        trials=trials,
-        tune_share=tune_share,
-        tuner=tuner,
-        pretrained=None if pretrained is None else str(pretrained),
-        warm_start=warm_start,
-        seed=seed,
-        sub_spaces=tuple(sub_space or ()),
-        calibrate=calibrate,
-    )
+    effort = effort_of(context, TableEffort)
     task: dict[str, Any] = {"space": space, "num_classes": num_classes, "effort": effort}
     if dry_run:
         typer.echo("\n".join(workflows.plan_table(RunDirectory(run), usage, **task)))
@@ -112,6 +114,7 @@ def prescheduler(
 
 @with_pictures
 def tune(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed).")
     ],
@@ -154,9 +157,10 @@ def tune(
     key: Key = None,
     devices: Devices = None,
     warm_start: WarmStart = None,
-    early_stop: Annotated[
-        bool, typer.Option(help="Make no more trials of an operator where nothing better than noise is expected.")
-    ] = True,
+    early_stopping: EarlyStopping = "gain",
+    effort_name: Preset = None,
+    config: Config = None,
+    show_config: ShowConfig = False,
     tune_share: TuneShare = 1.0,
     *,
     pictures: PictureOptions,
@@ -172,16 +176,7 @@ def tune(
     from chanas.workflows.models.saving import check_place, default_folder
 
     with _failure_as_json(as_json):
-        effort = NetworkEffort(
-            trials=trials,
-            tune_share=tune_share,
-            early_stop=early_stop,
-            tuner=tuner,
-            pretrained=None if pretrained is None else str(pretrained),
-            warm_start=warm_start,
-            seed=seed,
-            minutes=minutes,
-        )
+        effort = effort_of(context, NetworkEffort)
         with named_wait(f"reading {model}"):
             loaded = Model.load(model, shapes, weights)
         known = loaded.opened.pictures

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.effort import DEFAULT_SEARCH, Search
 from chanas.core.statistics import expected_improvement
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.guards import Guard
 from chanas.prescheduler.tuning.cost_model.history import CostModel, Prior
 from chanas.prescheduler.tuning.mutate import breed
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, PriorUse, Search
+from chanas.prescheduler.tuning.tuner import PriorUse
 
 # Untried points that are drawn at random, beside bred ones, to see whether there is something left to gain.
 _IMPROVEMENT_POINTS = 192
@@ -91,7 +92,8 @@ class Evolution:
                 self._search.num_children,
                 self._rng,
                 self._search.gamma,
-                exclude=tried,
+                self._search.crossover_share,
+                tried,
             )
             drawn = [p for p in self.space.shuffled(self._rng) if p not in tried]
             candidates = list(dict.fromkeys([*candidates, *drawn[: max(num, self._search.num_drawn)]]))
@@ -170,7 +172,8 @@ class Evolution:
                 self._search.num_children,
                 rng,
                 self._search.gamma,
-                exclude=tried,
+                self._search.crossover_share,
+                tried,
             )
         mean, deviation = self._model.predict(self.space, points)
         best = math.log(min(seconds.min(), rival_s)) - float(np.log(seconds).mean())  # means are centred like this

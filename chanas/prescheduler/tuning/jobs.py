@@ -21,7 +21,7 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TRIAL, TURNS
 from chanas.errors import MeasureError
 from chanas.measuring.canary import Canary
-from chanas.measuring.candidates import BUILD_TIMEOUT_S, Candidate, CandidatePipeline
+from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import OperatorAt, OperatorsAt, Outcome
 from chanas.operators.workload import Workload
@@ -29,7 +29,7 @@ from chanas.prescheduler.records.remeasure import contenders, is_settled, leader
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, remedy
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, Search, Trials
+from chanas.prescheduler.tuning.tuner import Trials
 from chanas.prescheduler.tuning.tuners import Tuners
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
@@ -88,7 +88,6 @@ class TuningJobs:
     """Keeps what was found so far. It is called about once a minute, while nothing is under way."""
     suggested: Mapping[Workload, Sequence[Point]] = field(default_factory=dict)
     """Points that are tried first, by workload."""
-    search: Search = DEFAULT_SEARCH
     _libraries: dict[Workload, dict[Point, Path]] = field(default_factory=dict)
     """Compiled libraries that may have to be timed again: they are not compiled twice."""
     _improvements: dict[Workload, tuple[int, float, float]] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class TuningJobs:
     _keep_at_s: float = math.inf
 
     def __post_init__(self) -> None:
-        self._tuners = Tuners(self.effort.tuner, self.effort.pretrained, self.effort.seed, self.search)
+        self._tuners = Tuners(self.effort.tuner, self.effort.pretrained, self.effort.seed, self.effort.search)
 
     @property
     def failed_families(self) -> dict[str, str]:
@@ -133,7 +132,9 @@ class TuningJobs:
         trials = {w: self._trials(w) for w in dict.fromkeys(workloads)}
         self._keep_at_s = self.clock() + _KEEP_EVERY_S
         self._rivals = _rivals_of(alternatives)
-        num_alike = max(NUM_ALIKE, self._num_active * max(self.search.num_initial, self.search.batch_size))
+        num_alike = max(
+            NUM_ALIKE, self._num_active * max(self.effort.search.num_initial, self.effort.search.batch_size)
+        )
         self._watch = FamilyWatch({w.op for w, t in trials.items() if t.best is not None}, num_alike)
         self._note_warm_start(trials.values())
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
@@ -143,8 +144,10 @@ class TuningJobs:
             for _ in () if counts is None else self._rounds(trials, counts):
                 self._explore(line, trials, bar, settle=False)
             self._explore(line, trials, bar, settle=True)
-        for workload in trials:
+        for workload, own in trials.items():
             self._drop_libraries(workload)
+            if own.is_stopped:
+                self.store.stop(workload.key, own.num_tried, 0.0, own.noise)
         best = {w: self.best_records(w) for w in trials}
         if self.failed_families and not any(best.values()):
             raise MeasureError(
@@ -154,7 +157,7 @@ class TuningJobs:
         return best
 
     def is_stopped(self, workload: Workload) -> bool:
-        """True if points of a workload were left untried because no improvement above the noise was expected."""
+        """True if points of a workload were left untried because none better was expected (`early_stopping`)."""
         num = self.store.num_trials_at_stop(workload.key)
         return num is not None and len(self.store.load(workload.key)) <= num
 
@@ -179,7 +182,7 @@ class TuningJobs:
         its order holds here, then the best of each other operator there, then its other first points; where the order
         holds, all further trials are of the common budget.
         """
-        num_initial, known = self.search.num_initial, [t for t in self._ordered(trials) if t.prior is not None]
+        num_initial, known = self.effort.search.num_initial, [t for t in self._ordered(trials) if t.prior is not None]
         for some, limit in ((known[:_NUM_SCOUTS], num_initial), (known, 1), (known, num_initial)):
             for own in trials.values():
                 own.limit = own.num_tried
@@ -197,7 +200,7 @@ class TuningJobs:
             left = 0 if self._is_late else self._num_left(trials)
             if not left:
                 return
-            num = min(left, max(self._num_active * self.search.batch_size, left // 2))
+            num = min(left, max(self._num_active * self.effort.search.batch_size, left // 2))
             room = np.array([0 if w.op in self.failed_families else t.room for w, t in trials.items()], dtype=np.int64)
             granted = hand_out(num, self._claims(trials, counts), room)
             if not granted.any():
@@ -210,12 +213,12 @@ class TuningJobs:
     def _claims(self, trials: dict[Workload, Trials], counts: FloatArray) -> FloatArray:
         """float64[W]; a workload that expects no improvement above the noise is noted and not asked again.
 
-        Without `Effort.early_stop` each that has points left claims something.
+        Where nothing stops by its gain each that has points left claims something.
         """
         improvements, rivals_s = [], self._rivals_s(trials)
         for workload, own in trials.items():
             given_up = self.store.num_trials_at_stop(workload.key)
-            if self.effort.early_stop and given_up is not None and own.num_tried <= given_up:
+            if self.effort.stops_by_gain and given_up is not None and own.num_tried <= given_up:
                 improvements.append(0.0)
                 continue
             rival_s = rivals_s[workload]
@@ -224,11 +227,11 @@ class TuningJobs:
                 improvement = own.tuner.promise(rival_s)
                 self._improvements[workload] = own.num_tried, rival_s, improvement
             improvements.append(improvement)
-            if self.effort.early_stop and own.room and improvement < own.noise and (own.best_s or 0.0) <= rival_s:
+            if self.effort.stops_by_gain and own.room and improvement < own.noise and (own.best_s or 0.0) <= rival_s:
                 self.store.stop(workload.key, own.num_tried, improvement, own.noise)
         seconds = [min(own.best_s or 0.0, rivals_s[workload]) for workload, own in trials.items()]
         shares = latency_shares(np.array(seconds), counts)
-        if not self.effort.early_stop:
+        if not self.effort.stops_by_gain:
             return claims(shares, np.maximum(improvements, _LEAST_IMPROVEMENT), np.zeros(len(trials)))
         return claims(shares, np.array(improvements), np.array([t.noise for t in trials.values()]))
 
@@ -341,9 +344,10 @@ class TuningJobs:
         prior = None if self.warm_start is None else self.warm_start.prior(space)
         suggested = list(self.suggested.get(workload, ()))
         if prior is not None and not self._tuners.has_model:  # what was best there is tried first
-            suggested += [point for points in prior.points[: self.search.num_initial] for point in points[:1]]
+            suggested += [point for points in prior.points[: self.effort.search.num_initial] for point in points[:1]]
         tuner = self._tuners.make(space, kept, self.target, prior, self.pool.compute)
-        return Trials(space, tuner, self.effort.num_trials, kept, suggested, self.search.num_initial)
+        effort = self.effort
+        return Trials(space, tuner, effort.num_trials, kept, suggested, effort.search.num_initial, effort.patience)
 
     def _note_warm_start(self, trials: Iterable[Trials]) -> None:
         """Keep what another device's records are to these operators, and what became of it."""
@@ -382,7 +386,7 @@ class TuningJobs:
             return
         best_s = job.trials.best_s
         hopeless_s = None if best_s is None else _HOPELESS_FACTOR * best_s
-        for point in () if self._is_late else job.trials.ask(self.search.batch_size):
+        for point in () if self._is_late else job.trials.ask(self.effort.search.batch_size):
             self._submit(line, job, _Ask(job.workload, (point,)), hopeless_s)
         if job.outstanding or job.again or not settle:
             return
@@ -405,6 +409,7 @@ class TuningJobs:
             library=library,
             case=job.case,
             settings=settings,
+            timeout_s=self.effort.search.timeout_s,
             hopeless_s=hopeless_s,
             keep_library=True,
             family=job.workload.key,
@@ -422,7 +427,7 @@ class TuningJobs:
             library=library,
             case=job.case,
             settings=settings,
-            timeout_s=num * BUILD_TIMEOUT_S,
+            timeout_s=num * self.effort.search.timeout_s,
             family=job.workload.key,
         )
 

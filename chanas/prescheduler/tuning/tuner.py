@@ -8,38 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.effort import DEFAULT_SEARCH
 from chanas.prescheduler.records.store import TuningRecord
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Search:
-    """Constants of the exploration of one operator."""
-
-    num_initial: int = 4
-    """Size of the initial set H."""
-    batch_size: int = 4
-    """The top k: points measured between two questions to the cost model."""
-    num_children: int = 48
-    """Children bred and scored for each batch."""
-    num_drawn: int = 512
-    """Untried points drawn at random and scored beside the children: of most operators' spaces, all that are left."""
-    gamma: float = 8.0
-    """γ of the start probability exp(−γ (E* − E_p) / E*)."""
-    exploration: float = 0.5
-    """Standard deviations subtracted from the predicted log seconds when children are ranked."""
-    random_share: float = 0.1
-    """Share of a batch that is drawn at random, so that no part of the space is out of reach."""
-    spread_share: float = 0.5
-    """Share of the initial set that is spread over the ranking that a prior predicts, so that it can be judged."""
-    min_tau: float = 0.0
-    """A prior whose forecast of the first points correlates less than this with their seconds (Kendall) is dropped."""
-
-
-DEFAULT_SEARCH = Search()
 
 
 class PriorUse(NamedTuple):
@@ -76,7 +49,8 @@ class Tuner(Protocol):
 class Trials:
     """The trials of one operator: what its tuner asks for, as far as trials are granted.
 
-    limit  points tried in all, kept records included; may be raised when they are used up
+    limit     points tried in all, kept records included; may be raised when they are used up
+    patience  trials without a better point after which there are no more; None: however many
     """
 
     def __init__(
@@ -87,8 +61,9 @@ class Trials:
         kept: Sequence[TuningRecord] = (),
         suggested: Sequence[Point] = (),
         num_initial: int = DEFAULT_SEARCH.num_initial,
+        patience: int | None = None,
     ) -> None:
-        self.space, self.tuner, self.limit = space, tuner, limit
+        self.space, self.tuner, self.limit, self.patience = space, tuner, limit, patience
         self._records = {r.point: r for r in kept if space.contains(r.point)}
         self._suggested = tuple(p for p in suggested if space.contains(p))
         self._num_initial = num_initial
@@ -110,12 +85,20 @@ class Trials:
     @property
     def num_left(self) -> int:
         """Trials still to be made."""
-        return max(0, min(self.limit, self.space.num_points) - self.num_tried)
+        return 0 if self.is_stopped else max(0, min(self.limit, self.space.num_points) - self.num_tried)
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if so many of the last points were no better than those before that no more are tried."""
+        best = self.best
+        if self.patience is None or best is None:
+            return False
+        return self.num_tried - 1 - list(self._records).index(best.point) >= self.patience
 
     @property
     def room(self) -> int:
-        """Points that were never tried."""
-        return self.space.num_points - self.num_tried
+        """Points that were never tried, and may be."""
+        return 0 if self.is_stopped else self.space.num_points - self.num_tried
 
     @property
     def best(self) -> TuningRecord | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chanas.compiler.cases import case_seed
 from chanas.compiler.space import ScheduleSpace
+from chanas.core.effort import DEFAULT_SEARCH, Search
 from chanas.core.extensions import installed, load
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
@@ -21,7 +22,7 @@ from chanas.prescheduler.tuning.cost_model.models import check_cost_model, cost_
 from chanas.prescheduler.tuning.evolution import Evolution
 from chanas.prescheduler.tuning.optuna_tuner import OptunaTuner, make_sampler
 from chanas.prescheduler.tuning.plain_tuners import ExhaustiveTuner, GeneticTuner, GridTuner, RandomTuner
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, Search, Tuner
+from chanas.prescheduler.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tuning.offline.models import OfflineModel

@@ -41,10 +41,8 @@ from chanas.prescheduler.tables.transfer.schedules import (
 from chanas.prescheduler.tuning.budget import occurrences
 from chanas.prescheduler.tuning.jobs import legal_records
 from chanas.prescheduler.tuning.preflight import remaining_workloads
-from chanas.prescheduler.tuning.tuner import Search
 
 _NETWORKS_FOR_USAGE = 256
-_SEARCH = Search(num_initial=3)
 # Standard deviations by which a block is slower than all others say from which on its operators are tuned, the largest
 # share of blocks for which that is done, and how many trials they have then.
 _SURPRISING, _MOST_DOUBTFUL, _MORE_TRIALS = 2.0, 0.1, 2
@@ -227,7 +225,7 @@ class _Adaptation:
         session.require_families(workloads, effort)
         before = {w: len(store.load(w.key)) for w in workloads}
         counts = occurrences(self.task, session.target, workloads, seed=effort.seed)
-        session.jobs(effort, suggested=suggested, search=_SEARCH).run(workloads, session.progress, counts)
+        session.jobs(effort, suggested=suggested).run(workloads, session.progress, counts)
         self.tuned.update(w for w, num in before.items() if len(store.load(w.key)) > num)
 
     def _records(self, blocks: Sequence[BlockConfig]) -> dict[Workload, list[TuningRecord]]:
