@@ -116,8 +116,9 @@ def prescheduler(
 def tune(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed).")
-    ],
+        str | None,
+        typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed)."),
+    ] = None,
     trials: Annotated[
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
     ] = None,
@@ -162,6 +163,21 @@ def tune(
     config: Config = None,
     show_config: ShowConfig = False,
     tune_share: TuneShare = 1.0,
+    no_tuning: Annotated[
+        bool, typer.Option("--no-tuning", help="Fail where an operator has no record yet, instead of tuning it.")
+    ] = False,
+    operator: Annotated[
+        str | None, typer.Option(help="Key of an operator to tune alone, instead of a network.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="With --operator: the only schedule that is tried, as the result shows it.")
+    ] = None,
+    simulate: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False, metavar="<path>", help="With --operator: a run whose records answer instead of the device."
+        ),
+    ] = None,
     *,
     pictures: PictureOptions,
     seed: Seed = 0,
@@ -170,6 +186,17 @@ def tune(
 ) -> None:
     """Tune a finished network: the compiled program that makes it fast on the device, in a folder. How pictures are
     prepared and what classes are called is kept for `chanas predict`."""
+    if operator is not None:
+        if model is not None:
+            raise ConfigError(f"expected a network or --operator, got {model} and --operator {operator}")
+        effort = effort_of(context, NetworkEffort)
+        usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
+        _tune_operator(operator, usage, effort, run, schedule, simulate, as_json)
+        return
+    if model is None:
+        raise ConfigError("expected a network, such as model.onnx, or --operator KEY")
+    if schedule is not None or simulate is not None:
+        raise ConfigError("--schedule and --simulate go with --operator KEY")
     shapes = parse_shapes(shape or ())
     changes = pictures.changes()
     from chanas.workflows.models.chain import Model
@@ -193,7 +220,7 @@ def tune(
             typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
             return
         with one_writer(folder, other="name another --out"):
-            tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), folder=folder)
+            tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), folder=folder, no_tuning=no_tuning)
             with named_wait("compiling the whole network, comparing and timing it"):
                 built = tuned.build()
             saved = built.save(folder)
@@ -218,6 +245,23 @@ def tune(
         from chanas.workflows.models.operators import expensive_lines
 
         typer.echo("operators  " + "\n".join(expensive_lines(places)))
+
+
+def _tune_operator(
+    key: str, usage: Usage, effort: NetworkEffort, run: Path, schedule: str | None, simulate: Path | None, as_json: bool
+) -> None:
+    from chanas.workflows.models.one_operator import parse_schedule, simulate_operator, tune_operator
+
+    if effort.trials is not None and effort.trials < 1:
+        raise ConfigError(f"expected at least 1 trial of an operator, got {effort.trials}")
+    if simulate is not None:
+        if schedule is not None:
+            raise ConfigError("expected --schedule or --simulate, got both")
+        found = simulate_operator(key, usage, effort=effort, run=RunDirectory(simulate))
+    else:
+        point = None if schedule is None else parse_schedule(schedule)
+        found = tune_operator(key, usage, effort=effort, run=RunDirectory(run), schedule=point)
+    typer.echo(json.dumps(found.to_json(), sort_keys=True) if as_json else "\n".join(found.lines()))
 
 
 @contextlib.contextmanager

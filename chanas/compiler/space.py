@@ -11,9 +11,9 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, Self, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -159,6 +159,11 @@ class ScheduleSpace(Generic[Decoded]):
     def encode(self, named: Named) -> Point:
         """Inverse of `groups`."""
         return tuple(itertools.chain.from_iterable(named[c.name] for c in self.coordinates))
+
+    def restricted(self, points: Iterable[Point]) -> Self:
+        """The same space of which only some points are legal."""
+        kept = {self.decode(point) for point in points}
+        return dataclasses.replace(self, is_legal=kept.__contains__)
 
     def contains(self, point: Point) -> bool:
         try:

@@ -186,8 +186,8 @@ class TableEffort(Effort):
 class AdaptEffort(TableEffort):
     """The effort of making a table from those of other devices, which are what its tuning begins with.
 
-    trials   of an operator (null: 6) where the first table's schedules are for other vectors, registers or another dtype, and
-             twice as many where a block is slower than all others say; 0: nothing is tuned
+    trials   of an operator (null: 6) where the first table's schedules are for other vectors, registers or another
+             dtype, and twice as many where a block is slower than all others say; 0: nothing is tuned
     measure  blocks that are measured, those that a table of the run has already among them
     """
 

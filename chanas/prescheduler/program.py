@@ -16,7 +16,7 @@ from chanas.compiler.space import Point
 from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_bytes
-from chanas.errors import MeasureError, ModelError
+from chanas.errors import ConfigError, MeasureError, ModelError
 from chanas.measuring.fleet import Pool
 from chanas.measuring.worker.serve import memory_limit
 from chanas.operators.workload import Workload
@@ -80,6 +80,22 @@ def first_choices(program: Program, target: HardwareTarget, store: RecordStore) 
     """Schedules to begin with: the best of those that were measured before, and the default where there are none."""
     records = {w: rank_records(legal_records(w, target, store)) for w in program.workloads()}
     return with_defaults(program, target, choose(program, records))
+
+
+def require_records(program: Program, target: HardwareTarget, store: RecordStore) -> None:
+    """Refuse a program some of whose operators were never tuned.
+
+    Raises:
+        ConfigError: of so many no schedule that works is known; names the first.
+    """
+    known = choose(program, {w: rank_records(legal_records(w, target, store)) for w in program.workloads()})
+    missing = list(dict.fromkeys(o.choices for o in program.tuned if o.choices not in known))
+    if missing:
+        num, all_ = len(missing), len({o.choices for o in program.tuned})
+        raise ConfigError(
+            f"{num} of {all_} operators have no schedule among the records {store.path} (the first: "
+            f"{missing[0][0].key}); leave out --no-tuning, or name the run that has them"
+        )
 
 
 def with_defaults(program: Program, target: HardwareTarget, choices: Choices) -> Choices:

@@ -199,6 +199,7 @@ class LoadedModel:
         progress: bool = True,
         folder: Path | None = None,
         hold: HoldDevice | None = None,
+        no_tuning: bool = False,
     ) -> TunedModel:
         """Tune its operators; records lie in `run`, and every one that is there already is used again.
 
@@ -211,9 +212,10 @@ class LoadedModel:
             trials: schedule points per operator on average, instead of those of `effort`.
             folder: where the best so far is saved; by default it is not.
             hold: gets hold of the device, here and in `build`; by default `timing_device`.
+            no_tuning: make no trials; it is an error where an operator has no record of any that works.
 
         Raises:
-            ConfigError: there is no such cost model, or in `folder` is something else than a tuned network.
+            ConfigError: there is no such tuner, an operator has no record although nothing may be tuned, or in `folder` is something else than a tuned network.
             ModelError: its weights are more than a worker may hold, or the framework's own outputs are not finite.
             TargetError: the target is unknown, is a GPU, or has no kernels for finished networks in the dtype.
             MeasureError: it cannot be built, or is wrong, with the schedules that are known before tuning.
@@ -222,7 +224,14 @@ class LoadedModel:
         from chanas.measuring.devices import timing_device
         from chanas.models.lowering import lower
         from chanas.models.proof.reference import reference_of
-        from chanas.prescheduler.program import TunedOperators, around, check_provable, first_choices, tune_program
+        from chanas.prescheduler.program import (
+            TunedOperators,
+            around,
+            check_provable,
+            first_choices,
+            require_records,
+            tune_program,
+        )
         from chanas.prescheduler.records.store import RecordStore
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_tuner
@@ -251,6 +260,9 @@ class LoadedModel:
                 contextlib.closing(RecordStore(place.records, hardware)) as store,
                 open_session(store, hardware, around(program), progress, open_pool) as session,
             ):
+                if no_tuning:
+                    effort = dataclasses.replace(effort, trials=0)
+                    require_records(program, hardware, store)
                 first = first_choices(program, hardware, store)
                 known = TunedOperators(first)
                 draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)

@@ -47,16 +47,16 @@ def spaces_of(
     from chanas.prescheduler.records.explored import explored
     from chanas.prescheduler.records.sources import open_records
 
-    described = dataclasses.replace(describe_target(target), num_threads=num_threads)
     try:
         workloads = [workload_of_key(what)]
-        described = _used_by(described, workloads[0])
+        described = described_target(target, num_threads, workloads[0])
     except ScheduleError:
         if not Path(what).exists() and not Path(what).suffix and ":" not in what:
             raise ConfigError(
                 f"expected the key of an operator, such as {_A_KEY}, or a network as FILE.onnx, FILE.pt2, "
                 f"torchvision:NAME or timm:NAME, got '{what[:80]}'"
             ) from None
+        described = dataclasses.replace(describe_target(target), num_threads=num_threads)
         workloads = _of_network(what, described, shapes or {})
     with contextlib.ExitStack() as stack:
         known = stack.enter_context(open_records(run.records)) if run.records.is_file() else None
@@ -64,8 +64,13 @@ def spaces_of(
         return [explored(w, described, records) for w, records in tried.items()]
 
 
-def _used_by(target: HardwareTarget, workload: Workload) -> HardwareTarget:
-    """The target in the dtype and batch of an operator."""
+def described_target(name: str, num_threads: int, workload: Workload) -> HardwareTarget:
+    """A target of this machine or one that is described, in the dtype and batch of an operator.
+
+    Raises:
+        TargetError: it is unknown, or has no kernels in the dtype.
+    """
+    target = dataclasses.replace(describe_target(name), num_threads=num_threads)
     if target.gpu is None:
         if workload.dtype not in DTYPES.values():
             raise TargetError(f"processors have no kernels in {workload.dtype}; name a GPU with --target")

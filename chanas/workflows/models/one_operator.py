@@ -1,0 +1,184 @@
+"""`chanas tune --operator KEY`: one operator tuned alone, or its tuning simulated with the records of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chanas.core.effort import Effort
+from chanas.core.target import HardwareTarget
+from chanas.core.units import format_latency
+from chanas.core.usage import HERE, Usage
+from chanas.errors import ConfigError, MeasureError
+from chanas.files.locks import one_writer
+from chanas.files.run import RunDirectory
+from chanas.operators.keys import workload_of_key
+from chanas.operators.workload import Workload
+
+if TYPE_CHECKING:
+    from chanas.compiler.space import Point
+    from chanas.prescheduler.records.store import TuningRecord
+
+# The rest of a network around the operator: megabytes of weights and operators with code of their own between two uses.
+_NETWORK_BYTES, _NETWORK_OPERATORS = 16 << 20, 48
+
+
+@dataclass(frozen=True)
+class OperatorTuning:
+    """The trials of an operator, in order.
+
+    is_simulated  all are records of a run: nothing was measured
+    """
+
+    workload: Workload
+    target: HardwareTarget
+    tuner: str
+    records: tuple[TuningRecord, ...]
+    is_simulated: bool = False
+
+    @property
+    def best(self) -> TuningRecord:
+        """The fastest, by its last measurement in turns where there is one."""
+        from chanas.prescheduler.records.remeasure import rank_records
+
+        return rank_records(self.records)[0]
+
+    @property
+    def best_s(self) -> float:
+        seconds = self.best.again_s or self.best.seconds
+        assert seconds is not None
+        return seconds
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Trials, and the best GFLOP/s after them, wherever it becomes better."""
+        found: list[tuple[int, float]] = []
+        for number, record in enumerate(self.records, 1):
+            speed = 0.0 if record.seconds is None else self.workload.num_flops / record.seconds / 1e9
+            if speed > (found[-1][1] if found else 0.0):
+                found.append((number, speed))
+        return found
+
+    def lines(self) -> Iterator[str]:
+        """The tuning for people."""
+        failed = sum(not record.is_valid for record in self.records)
+        how = "simulated with records" if self.is_simulated else "kept ones included"
+        yield f"operator   {self.workload.key}"
+        yield f"target     {self.target.name} ({self.target.device})"
+        yield f"trials     {len(self.records)} ({failed} failed) by tuner {self.tuner}, {how}"
+        steps = ", ".join(f"{speed:.1f} after {number}" for number, speed in self.curve)
+        yield f"curve      GFLOP/s: {steps}"
+        speed = self.workload.num_flops / self.best_s / 1e9
+        yield f"best       {speed:.1f} GFLOP/s, {format_latency(self.best_s)}"
+        yield f"schedule   --schedule '{json.dumps(list(self.best.point))}'"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON; seconds in s, failures as null."""
+        return {
+            "operator": self.workload.key,
+            "target": self.target.name,
+            "fingerprint": self.target.fingerprint,
+            "tuner": self.tuner,
+            "simulated": self.is_simulated,
+            "seconds": [record.seconds for record in self.records],
+            "best": {"schedule": list(self.best.point), "seconds": self.best_s},
+        }
+
+
+def tune_operator(
+    key: str,
+    usage: Usage = HERE,
+    *,
+    effort: Effort,
+    run: RunDirectory,
+    schedule: Sequence[int] | None = None,
+    progress: bool = True,
+) -> OperatorTuning:
+    """Tune one operator; its records lie in the run, and those that are there count as trials.
+
+    Args:
+        key: of the operator, whose dtype it is tuned in.
+        schedule: the only point that is tried.
+
+    Raises:
+        ScheduleError: there is no such operator, or the schedule is none of its points.
+        TargetError: the target is unknown or not there.
+        MeasureError: no schedule that was tried works.
+    """
+    from chanas.compiler.backends import schedule_space
+    from chanas.measuring.devices import timing_device
+    from chanas.prescheduler.blocks import Surroundings
+    from chanas.prescheduler.records.store import RecordStore
+    from chanas.prescheduler.session import open_session
+    from chanas.prescheduler.tuning.tuners import check_tuner
+
+    workload = workload_of_key(key)
+    check_tuner(effort.tuner, effort.pretrained)
+    around = Surroundings(_NETWORK_BYTES, _NETWORK_OPERATORS)
+    with timing_device(usage) as (found, open_pool):
+        target = dataclasses.replace(found, dtype=workload.dtype) if found.gpu is None else found
+        space = schedule_space(workload, target)
+        suggested: dict[Workload, Sequence[Point]] = {}
+        if schedule is not None:
+            space.decode(tuple(schedule))
+            suggested[workload] = [tuple(schedule)]
+        with (
+            one_writer(run.records),
+            contextlib.closing(RecordStore(run.records, target)) as store,
+            open_session(store, target, around, progress, open_pool) as session,
+        ):
+            if schedule is not None:
+                known = {record.point for record in store.load(key)}
+                effort = dataclasses.replace(effort, trials=len(known) + (tuple(schedule) not in known) or 1)
+            session.require_families([workload], effort)
+            session.jobs(effort, suggested=suggested).run([workload], progress)
+            records = [r for r in store.load(key) if space.contains(r.point)]
+        if schedule is not None:
+            records = [r for r in records if r.point == tuple(schedule)]
+        if not any(record.is_valid for record in records):
+            error = next((r.error for r in records if r.error), "nothing was tried")
+            raise MeasureError(f"no schedule of {key} that was tried works on {target.device} ({error})")
+        return OperatorTuning(workload, target, effort.tuner, tuple(records))
+
+
+def simulate_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: RunDirectory) -> OperatorTuning:
+    """The tuning of one operator, played on the records that a run has of it; nothing is measured or written.
+
+    Raises:
+        ScheduleError: there is no such operator.
+        ConfigError: the run has no records of it, or there is no such tuner.
+        CheckpointError: the records are damaged.
+    """
+    from chanas.compiler.backends import schedule_space
+    from chanas.prescheduler.records.sources import open_records
+    from chanas.prescheduler.tuning.replay import replay
+    from chanas.workflows.models.spaces import described_target
+
+    workload = workload_of_key(key)
+    target = described_target(usage.device, usage.threads, workload)
+    if not run.records.is_file():
+        raise ConfigError(f"there are no records in {run.root} to simulate with; tune {key} there first")
+    with open_records(run.records) as file:
+        known = file.tried(target, key)
+    served = replay(schedule_space(workload, target), known, target, effort)
+    return OperatorTuning(workload, target, effort.tuner, tuple(served), is_simulated=True)
+
+
+def parse_schedule(text: str) -> tuple[int, ...]:
+    """A point as `lines` shows it.
+
+    Raises:
+        ConfigError: it is no list of whole numbers.
+    """
+    from chanas.compiler.space import read_point
+
+    try:
+        return read_point(text)
+    except ValueError:
+        raise ConfigError(
+            f"expected --schedule as a list of whole numbers, such as '[4, 1, 2]', got {text[:60]}"
+        ) from None
