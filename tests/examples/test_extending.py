@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +20,23 @@ from torch import nn
 from chanas.compiler import families
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cpu.families import FAMILIES as CPU_FAMILIES
+from chanas.compiler.space import ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError
+from chanas.measuring.runner import Runner
 from chanas.models.folding import simplify
 from chanas.models.lowering import lower
 from chanas.models.reading.reader import read_graph
 from chanas.models.sources.torch_models import opened_program
+from chanas.operators.layout import Layout
 from chanas.operators.workload import Workload
+from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.history import CostModel
-from chanas.prescheduler.tuning.cost_model.models import check_name, cost_model
-from chanas.prescheduler.tuning.tuner import OperatorTuner
-from chanas.testing import CostModelContract, FamilyContract
+from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.tuner import Tuner
+from chanas.prescheduler.tuning.tuners import Tuners, check_tuner
+from chanas.testing import CostModelContract, FamilyContract, LayoutContract, RunnerContract, TunerContract
+from chanas.testing.runners import Run
 from chanas.testing.spaces import LARGE, TARGET, smooth
 from chanas.testing.tuners import explore
 
@@ -63,17 +71,46 @@ class TestNearestModel(CostModelContract):
         return cost_model("nearest", target, seed)
 
 
-def test_the_installed_model_has_a_name_and_others_have_none() -> None:
-    check_name("nearest")
-    with pytest.raises(ConfigError, match=r"^unknown cost model 'farthest'; known: .*nearest"):
-        check_name("farthest")
+class TestDescentTuner(TunerContract):
+    def tuner(self, space: ScheduleSpace[Any], kept: Sequence[TuningRecord], seed: int) -> Tuner:
+        return Tuners("descent", seed=seed).make(space, kept, TARGET)
 
 
-def test_a_tuner_finds_good_points_with_it() -> None:
-    tuner = OperatorTuner(LARGE, cost_model("nearest", TARGET, 0), 32, [], 0)
-    explore(tuner)
-    assert tuner.best_s is not None
-    assert tuner.best_s <= np.quantile([smooth(point).seconds for point in LARGE.points], 0.02)
+@pytest.mark.parametrize("name", ["nearest", "descent"])
+def test_an_installed_tuner_has_a_name_and_finds_good_points(name: str) -> None:
+    check_tuner(name)
+    points = explore(Tuners(name).make(LARGE, [], TARGET), num_trials=32)
+    best_s = min(smooth(point).seconds or 0.0 for point in points)
+    assert best_s <= np.quantile([smooth(point).seconds for point in LARGE.points], 0.02)
+
+
+def test_a_tuner_that_is_not_installed_is_unknown() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown tuner 'farthest'; known: .*descent.*nearest"):
+        check_tuner("farthest")
+
+
+# ---- layouts and runners ---------------------------------------------------------------------------------------------
+class TestChannelsLast(LayoutContract):
+    @property
+    def layout(self) -> Layout:
+        from rows_layout import ChannelsLast
+
+        return ChannelsLast()
+
+
+class TestNotingRunner(RunnerContract):
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Run]:
+        from noting_runner import NotingRunner
+
+        log: list[tuple[str, float]] = []
+        runner: Runner = NotingRunner(sorted(os.sched_getaffinity(0))[:1], log)
+        try:
+            yield runner.call
+        finally:
+            runner.close()
+        assert len(log) >= 2
+        assert {seconds > 0.0 for _, seconds in log} == {True}
 
 
 # ---- families --------------------------------------------------------------------------------------------------------

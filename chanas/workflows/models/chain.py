@@ -215,7 +215,8 @@ class LoadedModel:
             no_tuning: make no trials; it is an error where an operator has no record of any that works.
 
         Raises:
-            ConfigError: there is no such tuner, an operator has no record although nothing may be tuned, or in `folder` is something else than a tuned network.
+            ConfigError: there is no such tuner, an operator has no record although nothing may be tuned, or in `folder`
+                is something else than a tuned network.
             ModelError: its weights are more than a worker may hold, or the framework's own outputs are not finite.
             TargetError: the target is unknown, is a GPU, or has no kernels for finished networks in the dtype.
             MeasureError: it cannot be built, or is wrong, with the schedules that are known before tuning.
