@@ -59,7 +59,7 @@ class Evolution:
 
     @property
     def prior(self) -> PriorUse | None:
-        """What it makes of the other device's records. They are trusted if they were right about this operator or,
+        """The use of the other device's records. They are trusted if they were right about this operator or,
         before that is known, about most others; used if they said something about the points that were tried here."""
         if self._prior is None:
             return None

@@ -89,7 +89,7 @@ class ExhaustiveTuner(Tried):
         return self.new(num, self._points)
 
     def promise(self, rival_s: float = math.inf) -> float:
-        """As much as can be while points are left: it stops early nowhere."""
+        """Infinite while points are left: it stops early nowhere."""
         return math.inf if len(self.records) < self.space.num_points else 0.0
 
 

@@ -16,7 +16,7 @@ from chanas.prescheduler.records.store import TuningRecord
 
 
 class PriorUse(NamedTuple):
-    """What a tuner makes of another device's records: how many there are, whether it goes by them, whether they said
+    """The use that a tuner makes of another device's records: how many there are, whether it goes by them, whether they said
     something about points that were tried, their rank correlation with these (None before it is known), and whether
     they were dropped."""
 
@@ -43,7 +43,7 @@ class Tuner(Protocol):
 
     @property
     def prior(self) -> PriorUse | None:
-        """What it makes of another device's records; None if it has none, or asks none."""
+        """The use of another device's records; None if it has none, or asks none."""
 
 
 class Trials:
@@ -70,7 +70,7 @@ class Trials:
 
     @property
     def prior(self) -> PriorUse | None:
-        """What the tuner makes of another device's records."""
+        """The use that the tuner makes of another device's records."""
         return self.tuner.prior
 
     @property

@@ -179,6 +179,4 @@ def parse_schedule(text: str) -> tuple[int, ...]:
     try:
         return read_point(text)
     except ValueError:
-        raise ConfigError(
-            f"expected --schedule as a list of whole numbers, such as '[4, 1, 2]', got {text[:60]}"
-        ) from None
+        raise ConfigError(f"expected --schedule as whole numbers, such as '[4, 1, 2]', got {text[:60]}") from None

@@ -1,0 +1,79 @@
+"""workflows/models/one_operator.py: one operator tuned alone on this machine, and its tuning simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from chanas.core.effort import Effort
+from chanas.core.usage import Usage
+from chanas.errors import ConfigError, ScheduleError
+from chanas.files.run import RunDirectory
+from chanas.workflows.models.one_operator import (
+    OperatorTuning,
+    parse_schedule,
+    simulate_operator,
+    tune_operator,
+)
+
+KEY = "pool-4px-32x32-k1s1-none-float32"
+EFFORT = Effort(trials=4, tuner="random", early_stopping="no")
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, OperatorTuning]:
+    run = RunDirectory(tmp_path_factory.mktemp("run"))
+    return run, tune_operator(KEY, effort=EFFORT, run=run, progress=False)
+
+
+def test_an_operator_is_tuned_alone(tuned: tuple[RunDirectory, OperatorTuning]) -> None:
+    _, found = tuned
+    assert len(found.records) == 4
+    assert all(record.is_valid for record in found.records)
+    seconds = [record.seconds or 0.0 for record in found.records]
+    assert found.curve[-1][1] == pytest.approx(found.workload.num_flops / min(seconds) / 1e9)
+    assert [number for number, _ in found.curve] == sorted({number for number, _ in found.curve})
+
+
+def test_its_best_schedule_can_be_timed_again(tuned: tuple[RunDirectory, OperatorTuning], tmp_path: Path) -> None:
+    _, found = tuned
+    (shown,) = (line for line in found.lines() if line.startswith("schedule"))
+    text = shown.partition("--schedule ")[2].strip("'")
+    again = tune_operator(KEY, effort=EFFORT, run=RunDirectory(tmp_path), schedule=parse_schedule(text), progress=False)
+    assert [record.point for record in again.records] == [found.best.point]
+
+
+def test_a_schedule_that_is_known_is_not_tried_again(tuned: tuple[RunDirectory, OperatorTuning]) -> None:
+    run, found = tuned
+    again = tune_operator(KEY, effort=EFFORT, run=run, schedule=found.best.point, progress=False)
+    assert [record.seconds for record in again.records] == [found.best.seconds]
+
+
+def test_a_simulation_needs_no_device_and_writes_nothing(tuned: tuple[RunDirectory, OperatorTuning]) -> None:
+    run, found = tuned
+    before = run.records.read_bytes()
+    simulated = simulate_operator(KEY, effort=dataclasses.replace(EFFORT, tuner="exhaustive"), run=run)
+    assert simulated.is_simulated
+    assert sorted(r.point for r in simulated.records) == sorted(r.point for r in found.records)
+    assert simulated.to_json()["simulated"] is True
+    assert run.records.read_bytes() == before
+
+
+def test_what_cannot_be_is_refused(tuned: tuple[RunDirectory, OperatorTuning], tmp_path: Path) -> None:
+    run, _ = tuned
+    with pytest.raises(ScheduleError, match="expected the key of a workload, got 'pool'"):
+        tune_operator("pool", effort=EFFORT, run=run)
+    with pytest.raises(ScheduleError, match="expected a point of 4 integers"):
+        tune_operator(KEY, effort=EFFORT, run=run, schedule=[1, 2], progress=False)
+    with pytest.raises(ConfigError, match=f"^there are no records in {tmp_path} to simulate with; tune {KEY} there"):
+        simulate_operator(KEY, effort=EFFORT, run=RunDirectory(tmp_path))
+    with pytest.raises(ConfigError, match=r"^there are no records of .* to simulate with"):
+        simulate_operator(KEY, Usage(threads=2), effort=EFFORT, run=run)
+
+
+@pytest.mark.parametrize("text", ["", "4", "[1.5]", "[true]", "x", '{"a": 1}'])
+def test_a_schedule_is_a_list_of_whole_numbers(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^expected --schedule as whole numbers"):
+        parse_schedule(text)
