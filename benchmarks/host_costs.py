@@ -58,18 +58,17 @@ def tuner_ms_per_trial(workloads: Sequence[Workload], target: HardwareTarget, se
     """Milliseconds of this thread for each trial, over all operators one after the other."""
     from chanas.compiler.backends import schedule_space
     from chanas.prescheduler.records.store import TuningRecord
-    from chanas.prescheduler.tuning.cost_model.history import CostModel
-    from chanas.prescheduler.tuning.cost_model.models import cost_model
-    from chanas.prescheduler.tuning.tuner import OperatorTuner
+    from chanas.prescheduler.tuning.tuner import Trials
+    from chanas.prescheduler.tuning.tuners import Tuners
 
-    models: dict[str, CostModel] = {}
+    tuners = Tuners("gp", seed=seed)
     num, start = 0, time.thread_time()
     for workload in workloads:
-        model = models.setdefault(workload.op, cost_model("gp", target, seed))
-        tuner = OperatorTuner(schedule_space(workload, target), model, TRIALS, [], seed)
-        while points := tuner.ask(4):
+        space = schedule_space(workload, target)
+        trials = Trials(space, tuners.make(space, [], target), TRIALS)
+        while points := trials.ask(4):
             num += len(points)
-            tuner.tell([TuningRecord(p, invented_s(workload, p), 1e-9) for p in points])
+            trials.tell([TuningRecord(p, invented_s(workload, p), 1e-9) for p in points])
     return 1e3 * (time.thread_time() - start) / num
 
 

@@ -38,12 +38,13 @@ from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
+from chanas.prescheduler.tuning.evolution import Evolution
 from chanas.prescheduler.tuning.offline import dataset, export
 from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.judging import SPLITS, Split, judge, sample_by_flops, split
 from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train, train_further
 from chanas.prescheduler.tuning.offline.primitives import Int64Array
-from chanas.prescheduler.tuning.tuner import OperatorTuner
+from chanas.prescheduler.tuning.tuner import Trials
 
 EACH_TARGET, WITHOUT = "each_target", "without"
 _QUICK_RECORDS = 2000
@@ -124,16 +125,15 @@ def play(data: Dataset, parts: Split, model: OfflineModel, seeds: int) -> dict[s
         one, device = data.tasks[task], data.devices[data.tasks[task].device].target
         whole = schedule_space(workload_of_key(one.workload), device)
         seconds = {data.points[i]: float(data.latency_s[i]) for i in here}
-        known = {whole.decode(point) for point in seconds}
-        space = dataclasses.replace(whole, is_legal=known.__contains__)
+        space = whole.restricted(seconds)
         for name, cost_model in (
             ("gp", GaussianProcessModel(History(device))),
             (model.kind.model, PretrainedModel(History(device), model)),
         ):
-            tuner = OperatorTuner(space, cost_model, max(_MARKS), [], seed)
+            trials = Trials(space, Evolution(space, cost_model, [], seed), max(_MARKS))
             tried: list[float] = []
-            while points := tuner.ask(4):
-                tuner.tell([TuningRecord(point, seconds[point], 0.0) for point in points])
+            while points := trials.ask(4):
+                trials.tell([TuningRecord(point, seconds[point], 0.0) for point in points])
                 tried += [seconds[point] for point in points]
             found[name].append([min(tried[:mark]) / min(seconds.values()) for mark in _MARKS])
     num = len(found["gp"]) // seeds

@@ -90,7 +90,7 @@ def effort_of(way: str, source: str, options: argparse.Namespace) -> NetworkEffo
 
     plain = NetworkEffort(minutes=options.minutes, seed=options.seed)
     if way == TAUGHT:
-        return dataclasses.replace(plain, cost_model=options.model)
+        return dataclasses.replace(plain, pretrained=options.model)
     if way == SHARE:
         shorter = options.minutes * options.share
         return NetworkEffort(minutes=shorter, seed=options.seed, warm_start=source, tune_share=options.share)
@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", default=NETWORKS, help="of torchvision")
     parser.add_argument("--minutes", type=float, help=f"of each tuning ({DEFAULT_MINUTES:g})")
     parser.add_argument("--ways", nargs="+", choices=WAYS, help="all but taught, which needs --model")
-    parser.add_argument("--model", help="of `taught`: a kind and a file, such as lgbm:model.safetensors")
+    parser.add_argument("--model", help="of `taught`: a file of `chanas records train`")
     parser.add_argument("--share", type=float, default=DEFAULT_SHARE, help="of operations that `share` tunes")
     parser.add_argument("--source", help="records of another use: a run directory or a file")
     parser.add_argument("--source-threads", type=int, default=2, help="of the tuning that records come from otherwise")

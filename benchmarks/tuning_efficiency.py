@@ -9,7 +9,7 @@ by. Then each search is played again on these measurements with several seeds:
 
   gp         Gaussian process and mutation: chanas as it is
   transfer   the same, the process having seen --trials records of each of the family's other operators
-  mutation   mutation and crossover of good points, without a model
+  mutation   mutation and crossover of good points, without a model (tuner ga)
   random     random points
 
 TVM's MetaSchedule (evolutionary search, its XGBoost model) tunes the same operators in the same layout with as many
@@ -25,7 +25,6 @@ those of chanas' best after as many trials), and seconds per operator of both.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -46,13 +45,14 @@ from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Measure
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import Surroundings, surroundings
-from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
+from chanas.prescheduler.tuning.tuners import Tuners
 
 if TYPE_CHECKING:
     from chanas.prescheduler.records.store import TuningRecord
 
 GP, TRANSFER, MUTATION, RANDOM = "gp", "transfer", "mutation", "random"
 STRATEGIES = (GP, TRANSFER, MUTATION, RANDOM)
+TUNERS = {GP: "gp", TRANSFER: "gp", MUTATION: "ga", RANDOM: "random"}
 GAP_GOAL_PERCENT, TRANSFER_GOAL_PERCENT, TRANSFER_TRIALS = 3.0, 5.0, 8
 QUICK_POINTS = 24
 METASCHEDULE_TIMEOUT_S = 600.0
@@ -98,7 +98,7 @@ def measure_all(
     folder.mkdir()
     records.mkdir(parents=True, exist_ok=True)
     store = RecordStore(records / "all.sqlite", target)
-    effort, at_random = Effort(trials=num_points, cost_model="random"), Search(num_initial=num_points)
+    effort = Effort(trials=num_points, tuner="random", early_stopping="no")
     try:
         with WorkerPool(target) as pool:
             jobs = TuningJobs(
@@ -109,7 +109,6 @@ def measure_all(
                 folder,
                 cold_bytes=around.weight_bytes,
                 code_copies=around.num_blocks,
-                search=at_random,
             )
             jobs.run(workloads)
         return {w: {r.point: r for r in store.load(w.key)} for w in workloads}
@@ -133,26 +132,13 @@ def replay(
 ) -> list[TuningRecord]:
     """The records that a search would have made, in order; points that were not measured are not there for it."""
     from chanas.compiler.backends import schedule_space
-    from chanas.prescheduler.tuning.cost_model.models import cost_model
+    from chanas.prescheduler.tuning.replay import replay as played_on
 
-    whole = schedule_space(workload, target)
-    measured = {whole.decode(point) for point in table}
-    space = dataclasses.replace(whole, is_legal=measured.__contains__)
-    model = cost_model("gp" if strategy in (GP, TRANSFER) else "random", target, seed)
+    tuners = Tuners(TUNERS[strategy], seed=seed)
     for other, records in others.items():
-        model.observe(schedule_space(other, target), records)
-    search = Search()
-    if strategy == MUTATION:
-        search = Search(num_drawn=0)
-    if strategy == RANDOM:
-        search = Search(num_initial=num_trials)
-    tuner = OperatorTuner(space, model, num_trials, [], seed, search=search)
-    made: list[TuningRecord] = []
-    while points := tuner.ask(4):
-        batch = [table[p] for p in points]
-        made += batch
-        tuner.tell(batch)
-    return made
+        tuners.make(schedule_space(other, target), records, target)
+    effort = Effort(trials=num_trials, early_stopping="no")
+    return played_on(schedule_space(workload, target), list(table.values()), target, effort, tuners)
 
 
 def curve(records: Sequence[TuningRecord], best_of_all_s: float, num_trials: int) -> list[float]:

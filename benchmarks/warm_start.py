@@ -38,6 +38,7 @@ from tuning_efficiency import Table, best_s, measure_all
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import ScheduleSpace
 from chanas.core.arch import SearchSpace
+from chanas.core.effort import DEFAULT_SEARCH, Search
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_used
@@ -45,7 +46,8 @@ from chanas.errors import ChanasError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.ideas import agree
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
+from chanas.prescheduler.tuning.evolution import Evolution
+from chanas.prescheduler.tuning.tuner import Trials
 from chanas.prescheduler.tuning.warm_start import prior_from
 
 if TYPE_CHECKING:
@@ -114,8 +116,7 @@ def operators(target: HardwareTarget, float_target: HardwareTarget) -> dict[str,
 def measured_space(workload: Workload, table: Table, target: HardwareTarget) -> ScheduleSpace:
     """The space without points that were not measured."""
     whole = schedule_space(workload, target)
-    measured = {whole.decode(point) for point in table if whole.contains(point)}
-    return dataclasses.replace(whole, is_legal=lambda point: point in measured)
+    return whole.restricted(point for point in table if whole.contains(point))
 
 
 def upside_down(prior: Prior) -> Prior:
@@ -139,22 +140,25 @@ def play(
 
     model: CostModel = cost_model("gp", target, seed)
     played, rng = Played(), np.random.default_rng(seed)
-    tuners = {}
+    trials = {}
     for number, workload in enumerate(workloads):
         space = measured_space(workload, tables[workload], target)
         prior = priors.get(workload)
-        tuners[workload] = OperatorTuner(space, model, num_trials, [], seed * 1000 + number, prior, search=search)
+        tuner = Evolution(space, model, [], seed * 1000 + number, prior, search)
+        trials[workload] = Trials(space, tuner, num_trials)
     for number in rng.permutation(len(workloads)):
         workload = workloads[number]
-        table, tuner = tables[workload], tuners[workload]
+        table, own = tables[workload], trials[workload]
         made: list[TuningRecord] = []
-        while points := tuner.ask(4):
+        while points := own.ask(4):
             batch = [table[p] for p in points]
             made += batch
-            tuner.tell(batch)
+            own.tell(batch)
         best = best_s(list(table.values()))
         played.curves[workload.key] = [best_s(made[: i + 1]) / best for i in range(len(made))]
-        played.dropped[workload.key], played.taus[workload.key] = tuner.prior_dropped, tuner.tau
+        use = own.prior
+        played.dropped[workload.key] = use is not None and use.is_dropped
+        played.taus[workload.key] = None if use is None else use.tau
         played.records[workload] = made
     return played
 

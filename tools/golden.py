@@ -45,7 +45,8 @@ from chanas.prescheduler.tables.transfer.schedules import choose_untried, known_
 from chanas.prescheduler.tuning.cost_model.history import History
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
-from chanas.prescheduler.tuning.tuner import OperatorTuner
+from chanas.prescheduler.tuning.evolution import Evolution
+from chanas.prescheduler.tuning.tuner import Trials
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
 Digests = Iterator[tuple[str, str]]
@@ -174,30 +175,30 @@ class Taught:
         return self.sign * 0.01 * np.bincount(rows.owners, rows.values @ weights, len(rows))
 
 
-def trace(tuner: OperatorTuner, workload: Workload) -> str:
+def trace(trials: Trials, workload: Workload) -> str:
     """What a tuner asks for until its trials are over, and what it then expects; one point in nine fails."""
     asked = []
-    while points := tuner.ask(4):
+    while points := trials.ask(4):
         asked += points
         seconds = [None if hash(p) % 9 == 0 else seconds_of(workload, p) for p in points]
-        tuner.tell([TuningRecord(p, s, 1e-6) for p, s in zip(points, seconds, strict=True)])
-    return digest((asked, tuner.promise(), tuner.promise(1e-4), tuner.tau))
+        trials.tell([TuningRecord(p, s, 1e-6) for p, s in zip(points, seconds, strict=True)])
+    tau = None if trials.prior is None else trials.prior.tau
+    return digest((asked, trials.tuner.promise(), trials.tuner.promise(1e-4), tau))
 
 
 def proposals() -> Digests:
     """What tuners ask for, one after the other, with each cost model, with another device's records and without."""
     chosen = [c for i, c in enumerate(cases()) if i % 40 == 0][:12]
     for seed in range(3):
-        for kind in ("gp", "random"):
-            models: dict[str, Any] = {}
-            for name, target, workload in chosen:
-                model = models.setdefault(f"{workload.op} {name}", cost_model(kind, target, seed))
-                space = schedule_space(workload, target)
-                tuner, asked = OperatorTuner(space, model, 16, [], seed), []
-                while points := tuner.ask(4):
-                    asked += points
-                    tuner.tell([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])
-                yield f"proposals {kind} {seed} {name} {workload.key}", digest((asked, tuner.promise()))
+        models: dict[str, Any] = {}
+        for name, target, workload in chosen:
+            model = models.setdefault(f"{workload.op} {name}", cost_model("gp", target, seed))
+            space = schedule_space(workload, target)
+            trials, asked = Trials(space, Evolution(space, model, [], seed), 16), []
+            while points := trials.ask(4):
+                asked += points
+                trials.tell([TuningRecord(p, seconds_of(workload, p), 1e-6) for p in points])
+            yield f"proposals gp {seed} {name} {workload.key}", digest((asked, trials.tuner.promise()))
         for kind, sign, elsewhere in (
             ("gp with records", 1, "same"),
             ("gp with wrong records", -1, "same"),
@@ -205,7 +206,6 @@ def proposals() -> Digests:
             ("trained", 1, ""),
             ("trained and wrong", -1, ""),
             ("trained with records", 1, "same"),
-            ("random with records", 1, "same"),
         ):
             models = {}
             starts = {name: warm_start(target, chosen, sign, elsewhere) for name, target, _ in chosen}
@@ -219,8 +219,8 @@ def proposals() -> Digests:
                     )
                 space = schedule_space(workload, target)
                 prior = starts[name].prior(space) if elsewhere else None
-                tuner = OperatorTuner(space, models[of_family], 20, [], seed, prior)
-                yield f"proposals {kind} {seed} {name} {workload.key}", trace(tuner, workload)
+                trials = Trials(space, Evolution(space, models[of_family], [], seed, prior), 20)
+                yield f"proposals {kind} {seed} {name} {workload.key}", trace(trials, workload)
 
 
 def warm_start(target: HardwareTarget, some: Sequence[Any], sign: int, elsewhere: str) -> WarmStart:

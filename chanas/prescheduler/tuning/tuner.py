@@ -16,9 +16,9 @@ from chanas.prescheduler.records.store import TuningRecord
 
 
 class PriorUse(NamedTuple):
-    """The use that a tuner makes of another device's records: how many there are, whether it goes by them, whether they said
-    something about points that were tried, their rank correlation with these (None before it is known), and whether
-    they were dropped."""
+    """The use that a tuner makes of another device's records: how many there are, whether it goes by them, whether they
+    said something about points that were tried, their rank correlation with these (None before it is known), and
+    whether they were dropped."""
 
     num_records: int
     is_trusted: bool
