@@ -114,25 +114,25 @@ def test_without_a_linker_the_error_says_what_to_install(triple: str, tools: Too
 def test_a_linker_that_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.o").write_text("no object")
     with pytest.raises(TargetError, match=r"^it cannot link a\.o: code 1, no message$"):
-        CrossLinker("it", ("false",)).link(tmp_path / "a.o", tmp_path / "a.so")
+        CrossLinker("it", ("false",)).link([tmp_path / "a.o"], tmp_path / "a.so")
 
 
 def test_a_linker_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross, "_TIMEOUT_S", 0.1)
     with pytest.raises(TargetError, match=r"^it took over 0 s to link a\.o$"):
-        CrossLinker("it", ("sh", "-c", "exec sleep 5")).link(tmp_path / "a.o", tmp_path / "a.so")
+        CrossLinker("it", ("sh", "-c", "exec sleep 5")).link([tmp_path / "a.o"], tmp_path / "a.so")
 
 
 # ---- libraries ------------------------------------------------------------------------------------------------------
 @needs_zig
 def test_zig_links_for_another_processor(objects: dict[str, Path], tmp_path: Path) -> None:
-    required_linker(AARCH64, having(zig=zig_command())).link(objects[AARCH64], tmp_path / "a.so")
+    required_linker(AARCH64, having(zig=zig_command())).link([objects[AARCH64]], tmp_path / "a.so")
     assert elf_machine(tmp_path / "a.so") == AARCH64_ELF
 
 
 @pytest.mark.skipif(shutil.which("aarch64-linux-gnu-ld") is None, reason="aarch64-linux-gnu-ld is not installed")
 def test_the_systems_cross_linker_links_for_another_processor(objects: dict[str, Path], tmp_path: Path) -> None:
-    required_linker(AARCH64).link(objects[AARCH64], tmp_path / "a.so")
+    required_linker(AARCH64).link([objects[AARCH64]], tmp_path / "a.so")
     assert elf_machine(tmp_path / "a.so") == AARCH64_ELF
 
 
@@ -147,7 +147,7 @@ def fake_ndk(folder: Path, script: str) -> dict[str, str]:
 @pytest.mark.parametrize(("triple", "level"), [(ANDROID, 21), (f"{ANDROID}29", 29)])
 def test_the_ndks_clang_is_told_platform_and_api_level(tmp_path: Path, triple: str, level: int) -> None:
     environment = fake_ndk(tmp_path, f'echo "$@" > {tmp_path}/said')
-    required_linker(triple, having(**environment)).link(tmp_path / "a.o", tmp_path / "a.so")
+    required_linker(triple, having(**environment)).link([tmp_path / "a.o"], tmp_path / "a.so")
     assert (tmp_path / "said").read_text().split() == [
         f"--target=aarch64-linux-android{level}",
         "-shared",
