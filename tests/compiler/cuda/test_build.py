@@ -17,11 +17,9 @@ from chanas.compiler.cuda.nvrtc import (
     KernelFigures,
     NVRTCError,
     NVRTCLibrary,
-    check_arch,
     compile_cubin,
-    compiler_name,
+    library_for,
     read_figures,
-    supported_archs,
     why_no_nvrtc,
 )
 from chanas.core.target import HardwareTarget
@@ -108,11 +106,10 @@ def test_what_kernels_need_nothing_of_is_left_out_where_the_compiler_can(
 
 @needs_nvrtc
 def test_an_architecture_that_the_compiler_lacks_lists_what_it_has() -> None:
-    assert "sm_90" in supported_archs()
     with pytest.raises(
         TargetError, match=r"^no compiler here has architecture 'sm_20': NVRTC \d+\.\d+ has sm_\d+, .*sm_90"
     ):
-        check_arch("sm_20")
+        library_for("sm_20")
 
 
 @needs_pascal
@@ -123,7 +120,7 @@ def test_what_the_newest_compiler_has_dropped_an_older_one_compiles(arch: str) -
     cubin, figures = build_kernel(WORKLOADS[1], point, target, arch)
     assert cubin[:4] == b"\x7fELF"
     assert 0 < figures.registers <= target.required_gpu.max_registers_per_thread
-    assert compiler_name(arch).startswith("NVRTC 12.")
+    assert library_for(arch).name.startswith("NVRTC 12.")
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -148,8 +145,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[Workload]:
         return CompileRecord(point, None if failed else FIGURES, "no pooling" if failed else None, 0.1)
 
     monkeypatch.setattr(cuda_compile, "compile_elsewhere", compile_)
-    monkeypatch.setattr(cuda_compile, "check_arch", lambda _arch: None)
-    monkeypatch.setattr(cuda_compile, "compiler_name", lambda _arch: "NVRTC 1")
+    monkeypatch.setattr(cuda_compile, "library_for", lambda arch: NVRTCLibrary("", (1, 0), (arch,), None))
     return asked
 
 
