@@ -11,6 +11,8 @@ import functools
 import math
 from typing import Any
 
+from tvm import s_tir
+
 from chanas.compiler.cuda import operators
 from chanas.compiler.cuda.operators import Compute, operator_function, store_vector
 from chanas.compiler.cuda.points import DepthwisePoint, ReductionPoint
@@ -27,8 +29,6 @@ def _unscheduled(workload: Workload, compute: Compute) -> Any:
 
 
 def _schedule_of(workload: Workload, compute: Compute) -> Any:
-    from tvm import s_tir
-
     return s_tir.Schedule(_unscheduled(workload, compute), error_render_level="none")
 
 

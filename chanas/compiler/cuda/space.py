@@ -271,11 +271,11 @@ def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ReductionPoint]:
     """One sum for each output channel of an image, shared by threads: terms of a thread, threads of a sum, terms
     written out."""
     terms = workload.input_size**2 if workload.op == "pool" else workload.in_channels
-    columns = Coordinate("split_n", tuple(o for o in factorisations(workload.out_channels, 2, _MAX_THREADS)))
+    columns = Coordinate.split("n", workload.out_channels, innermost_max=_MAX_THREADS)
     sums = Coordinate(
         "split_k", tuple(o for o in factorisations(terms, 3, _MAX_WRITTEN_OUT) if o[1] <= _MAX_SHARED_SUM)
     )
-    fewest = min(gpu.warp_size, max(o[1] for o in columns.options) * max(o[1] for o in sums.options))
+    fewest = _threads_at_least(gpu, columns, sums)
 
     def legal(p: ReductionPoint) -> bool:
         threads = p.n.inner * p.k.threads
@@ -287,7 +287,7 @@ def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ReductionPoint]:
 def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace[SqueezePoint]:
     """Columns of the dense layer in two; how many threads share a column's sum; loads of a thread."""
     coordinates = (
-        Coordinate("split_n", tuple(factorisations(workload.out_channels, 2, _MAX_THREADS))),
+        Coordinate.split("n", workload.out_channels, innermost_max=_MAX_THREADS),
         Coordinate.choice("shares", *(1 << i for i in range(11))),
         Coordinate.choice("load_input", *_vectors(row_words(workload))),
         Coordinate.choice("unroll", *_VECTORS, 8),

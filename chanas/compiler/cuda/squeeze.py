@@ -22,6 +22,7 @@ from chanas.compiler.cuda.ir import (
     guarded,
     kernel,
     loop,
+    loops,
     new_buffer,
     operator_buffers,
     sequence,
@@ -170,16 +171,12 @@ class _Squeeze:
         uneven = steps * plan.teams * plan.at_once > plan.pixels
 
         def step(i: Any) -> Any:
-            def load(u: Any) -> Any:
+            def load(u: Any, v: Any) -> Any:
                 pixel = (i * plan.at_once + u) * plan.teams + team
-
-                def one(v: Any) -> Any:
-                    value = self.x[pixel, group * vector + v]
-                    if uneven:
-                        value = tirx.if_then_else(pixel < plan.pixels, value, tirx.const(0, self.word))
-                    return assign(self.loaded, u * vector + v, value)
-
-                return loop("v", vector, one, "vector")
+                value = self.x[pixel, group * vector + v]
+                if uneven:
+                    value = tirx.if_then_else(pixel < plan.pixels, value, tirx.const(0, self.word))
+                return assign(self.loaded, u * vector + v, value)
 
             def add(u: Any, v: Any) -> Any:
                 values = self._values(self.loaded[u * vector + v])
@@ -188,10 +185,8 @@ class _Squeeze:
                     *(assign(self.acc, p, self.acc[p] + value) for p, value in zip(places, values, strict=True))
                 )
 
-            return sequence(
-                loop("u", plan.at_once, load),
-                loop("u", plan.at_once, lambda u: loop("v", vector, lambda v: add(u, v))),
-            )
+            loads = loops(load, ("u", plan.at_once), ("v", vector, "vector"))
+            return sequence(loads, loops(add, ("u", plan.at_once), ("v", vector)))
 
         first = team * plan.channels + group * (vector * per_word)
         return sequence(
