@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import tvm
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import ReferenceCase, block_case, operator_case, random_network
+from chanas.compiler.cpu.blocks import schedule_packed_operator
+from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point, ScheduleSpace
@@ -169,6 +173,22 @@ def covering_points(space: ScheduleSpace, rng: np.random.Generator) -> list[Poin
             seen |= options
             chosen.append(point)
     return chosen
+
+
+def in_a_network(
+    workload: Workload, point: Point, target: HardwareTarget, *cases: ReferenceCase
+) -> list[npt.NDArray[Any]]:
+    """What an operator of a network gives for each case: its parameters are one array."""
+    function, found = schedule_packed_operator(workload, point, target), []
+    library = tvm.tirx.build(function, target.tvm_target(), pipeline())
+    for case in cases:
+        arguments = list(case.arguments)
+        if workload.has_weights:
+            arguments[1:3] = [np.concatenate([part.ravel() for part in arguments[1:3]])]
+        out = tvm.runtime.tensor(np.zeros_like(case.expected))
+        library["main"](*(tvm.runtime.tensor(a) for a in arguments), out)
+        found.append(out.numpy())
+    return found
 
 
 # ---- real measurements ----------------------------------------------------------------------------------------------
