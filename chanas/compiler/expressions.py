@@ -61,13 +61,14 @@ class Intrinsic:
         return tirx.call_intrin(self.dtype, self.name, *arguments)
 
 
-def _float(value: float) -> Any:
+def float32(value: float) -> Any:
+    """A constant of a program."""
     return tirx.const(value, "float32")
 
 
 def _polynomial(terms: Sequence[float], x: Any) -> Any:
     """Σ termᵢ · xⁱ, the highest power first."""
-    return functools.reduce(lambda total, term: total * x + _float(term), terms[1:], _float(terms[0]))
+    return functools.reduce(lambda total, term: total * x + float32(term), terms[1:], float32(terms[0]))
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
@@ -108,12 +109,12 @@ minimum = _bound("tirx.chanas_minimum", _chosen_or_nan, operator.lt, "llvm.minim
 
 def at_least(bound: float, x: Any) -> Any:
     """max(bound, x) of a float32; NaN of NaN, which the compiler's own max turns into the bound."""
-    return _at_least(_float(bound), x)
+    return _at_least(float32(bound), x)
 
 
 def at_most(bound: float, x: Any) -> Any:
     """min(bound, x) of a float32; NaN of NaN."""
-    return _at_most(_float(bound), x)
+    return _at_most(float32(bound), x)
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -124,11 +125,11 @@ def exp(value: Any) -> Any:
     such. NaN and infinity go through r.
     """
     x = at_least(_EXP_LOW, value)
-    exponent = x * _float(1.0 / math.log(2.0)) + _float(_EXPONENT_BIAS + 0.5)
-    biased = te.min(exponent, _float(_EXPONENT_HIGH)).astype("int32")  # rounds towards zero; of NaN the bound
-    n = biased.astype("float32") - _float(_EXPONENT_BIAS)
-    r = x - n * _float(_LOG2_HIGH) - n * _float(_LOG2_LOW)
-    power = _polynomial(_EXP_TERMS, r) * (r * r) + r + _float(1.0)
+    exponent = x * float32(1.0 / math.log(2.0)) + float32(_EXPONENT_BIAS + 0.5)
+    biased = te.min(exponent, float32(_EXPONENT_HIGH)).astype("int32")  # rounds towards zero; of NaN the bound
+    n = biased.astype("float32") - float32(_EXPONENT_BIAS)
+    r = x - n * float32(_LOG2_HIGH) - n * float32(_LOG2_LOW)
+    power = _polynomial(_EXP_TERMS, r) * (r * r) + r + float32(1.0)
     return power * tirx.reinterpret("float32", biased << tirx.const(_MANTISSA_BITS, "int32"))
 
 
@@ -137,8 +138,8 @@ def _gelu(x: Any) -> Any:
 
     max(x, 0) is written x − min(x, 0): that is NaN of −∞, as −∞ · Φ(−∞) is.
     """
-    size = te.min(tirx.abs(x), _float(_GELU_END))
-    tail = _polynomial(_GELU_TERMS, size * _float(2.0 / _GELU_END) - _float(1.0))
+    size = te.min(tirx.abs(x), float32(_GELU_END))
+    tail = _polynomial(_GELU_TERMS, size * float32(2.0 / _GELU_END) - float32(1.0))
     return x - at_most(0.0, x) - size * tail
 
 
@@ -149,10 +150,10 @@ def epilogue(kind: Epilogue, value: Any) -> Any:
         ScheduleError: there is no epilogue of this name.
     """
     check_epilogue(kind)
-    zero, one = _float(0.0), _float(1.0)
+    zero, one = float32(0.0), float32(1.0)
     slope = leaky_slope(kind)
     if slope is not None:
-        return te.max(value, value * _float(slope))  # both are NaN, or neither
+        return te.max(value, value * float32(slope))  # both are NaN, or neither
     if kind == "none":
         return value
     if kind == "relu":
@@ -160,10 +161,10 @@ def epilogue(kind: Epilogue, value: Any) -> Any:
     if kind == "relu6":
         return at_most(6.0, at_least(0.0, value))
     if kind == "tanh":
-        return one - _float(2.0) / (exp(value * _float(2.0)) + one)
+        return one - float32(2.0) / (exp(value * float32(2.0)) + one)
     if kind == "gelu":
         return _gelu(value)
     if kind in ("sigmoid", "swish"):
         return (one if kind == "sigmoid" else value) / (exp(zero - value) + one)
-    gate = at_most(6.0, at_least(0.0, value + _float(3.0))) * _float(1.0 / 6.0)
+    gate = at_most(6.0, at_least(0.0, value + float32(3.0))) * float32(1.0 / 6.0)
     return gate if kind == "hsigmoid" else value * gate

@@ -51,6 +51,8 @@ __device__ __forceinline__ half4 make_half4(half x, half y, half z, half w) { re
 _MAX_VECTOR_BYTES = 16
 COMPILE_CALLBACK = "tvm_callback_cuda_compile"
 """The function that TVM's CUDA runtime calls with the text of kernels, for machine code."""
+CONFIG = {"tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False}}
+"""Configuration of passes: what is to be written out is marked so, for the CUDA compiler to do."""
 # Largest thread index in z, of every architecture (CUDA C++ Programming Guide, "Technical specifications").
 _MAX_THREADS_Z = 64
 
@@ -63,7 +65,7 @@ def verify(function: Any, target: HardwareTarget) -> Any:
     """
     gpu, module = target.required_gpu, tvm.IRModule({"main": function})
     with target.tvm_target():
-        lowered = (_flat if OWN_BARRIERS in (function.attrs or {}) else _explicit)(target)(module)
+        lowered = _explicit(target, OWN_BARRIERS in (function.attrs or {}))(module)
     limits = {
         "max_threads_per_block": gpu.max_threads_per_block,
         "max_thread_x": gpu.max_threads_per_block,
@@ -88,26 +90,25 @@ def _wanted(module: Any, gpu: GPUFeatures) -> str:
     )
 
 
-def _flat(target: HardwareTarget) -> Any:
-    """Return the remaining passes for a kernel that is written with explicit threads and buffers."""
-    return Sequential([lowering.BindTarget(target.tvm_target()), lowering.FlattenBuffer(), lowering.NarrowDataType(32)])
-
-
-def _explicit(target: HardwareTarget) -> Any:
-    """Blocks to loops over buffers of the least size, bound loops to threads."""
+def _explicit(target: HardwareTarget, is_written_down: bool) -> Any:
+    """Blocks to loops over buffers of the least size and bound loops to threads, unless a kernel is written with these;
+    then flat buffers."""
+    blocks_to_threads = [
+        scheduled.CanonicalizeLoop(),
+        scheduled.LowerCrossThreadReduction(),
+        scheduled.LowerInitBlock(),
+        scheduled.PlanAndUpdateBufferAllocationLocation(),
+        scheduled.ConvertBlocksToOpaque(),
+        scheduled.LiftThreadBinding(),
+        scheduled.CompactBufferAllocation(),
+        scheduled.UnifyThreadBinding(),
+        scheduled.LowerMatchBuffer(),
+        scheduled.LowerOpaqueBlock(),
+    ]
     return Sequential(
         [
             lowering.BindTarget(target.tvm_target()),
-            scheduled.CanonicalizeLoop(),
-            scheduled.LowerCrossThreadReduction(),
-            scheduled.LowerInitBlock(),
-            scheduled.PlanAndUpdateBufferAllocationLocation(),
-            scheduled.ConvertBlocksToOpaque(),
-            scheduled.LiftThreadBinding(),
-            scheduled.CompactBufferAllocation(),
-            scheduled.UnifyThreadBinding(),
-            scheduled.LowerMatchBuffer(),
-            scheduled.LowerOpaqueBlock(),
+            *([] if is_written_down else blocks_to_threads),
             lowering.FlattenBuffer(),
             lowering.NarrowDataType(32),
         ]
@@ -140,9 +141,7 @@ def _device_part(module: Any) -> Any:
 
 def _device_module(verified: Any, target: HardwareTarget) -> Any:
     """Extract the kernels from the module that `verify` returned, just before they are printed."""
-    # what is to be written out is marked so, for the CUDA compiler to do
-    config = {"tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False}}
-    with tvm.transform.PassContext(opt_level=3, config=config), target.tvm_target():
+    with tvm.transform.PassContext(opt_level=3, config=CONFIG), target.tvm_target():
         device = lowering.Filter(lambda f: f.attrs["target"].kind.name == "cuda")(_device_part(verified)(verified))
         return compilation_pipeline.finalize_device_passes()(device)
 

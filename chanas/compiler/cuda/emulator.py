@@ -230,12 +230,10 @@ class _Machine:
         return thunk
 
     def _of_int_imm(self, node: Any) -> Thunk:
-        value = np.array([[int(node.value)]]).astype(_numpy_type(node.ty))
+        value = np.array([[node.value]]).astype(_numpy_type(node.ty))
         return lambda: value
 
-    def _of_float_imm(self, node: Any) -> Thunk:
-        value = np.array([[float(node.value)]]).astype(_numpy_type(node.ty))
-        return lambda: value
+    _of_float_imm = _of_int_imm
 
     def _of_var(self, node: Any) -> Thunk:
         return lambda: self.values[node]

@@ -32,7 +32,7 @@ from chanas.compiler.cuda.ir import (
 )
 from chanas.compiler.cuda.operators import image_and_pixel, store_vector, word_type
 from chanas.compiler.cuda.points import MMA_COLUMNS, MMA_ROWS, ProductPlan, ProductPoint, product_plan
-from chanas.compiler.expressions import epilogue
+from chanas.compiler.expressions import epilogue, float32
 from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 
@@ -109,7 +109,7 @@ class _Product:
     def _steps(self) -> list[Any]:
         """Zero, then one stretch after the other; with two stages the next one is on its way while one is used."""
         plan, each = self.plan, self.plan.stretches_each
-        zero = loop("i", plan.values, lambda i: assign(self.acc, i, tirx.const(0.0, "float32")))
+        zero = loop("i", plan.values, lambda i: assign(self.acc, i, float32(0.0)))
 
         def alone(t: Any) -> Any:
             return sequence(self._fetch(t), barrier(), self._put(t, 0), barrier(), self._multiply(0))

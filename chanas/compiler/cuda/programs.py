@@ -92,7 +92,7 @@ def _context() -> Any:
     config = {
         "relax.backend.use_cuda_graph": True,
         "tirx.disable_assert": True,
-        "tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False},
+        **cuda_build.CONFIG,
     }
     return tvm.transform.PassContext(opt_level=3, config=config)
 

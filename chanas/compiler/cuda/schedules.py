@@ -7,7 +7,6 @@ Blocks are one loop (`blockIdx.x`), so is a block's team of threads (`threadIdx.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -23,13 +22,8 @@ from chanas.operators.workload import Workload
 _MAX_LOADS_IN_FLIGHT = 4
 
 
-@functools.lru_cache(maxsize=64)
-def _unscheduled(workload: Workload, compute: Compute) -> Any:
-    return operator_function(workload, compute)
-
-
 def _schedule_of(workload: Workload, compute: Compute) -> Any:
-    return s_tir.Schedule(_unscheduled(workload, compute), error_render_level="none")
+    return s_tir.Schedule(operator_function(workload, compute), error_render_level="none")
 
 
 def _load_together(sch: Any, stage: Any, num_outer: int, num_threads: int, vector: int) -> None:

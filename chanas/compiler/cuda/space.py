@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chanas.compiler.cuda.intrinsics import TensorCore
-from chanas.compiler.cuda.operators import output_rows, row_words, values_per_word
+from chanas.compiler.cuda.operators import output_rows, row_words
 from chanas.compiler.cuda.points import (
     MMA_COLUMNS,
     MMA_ROWS,
@@ -154,7 +154,7 @@ def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ProductPoint]:
     over the edge, so that the factors' product is the loop's extent or more.
     """
     taps, channels, core = workload.kernel_size**2, workload.in_channels, tensor_core_of(workload, gpu)
-    rows, columns, per_word = output_rows(workload), workload.out_channels, values_per_word(workload)
+    rows, columns, per_word = output_rows(workload), workload.out_channels, workload.input_precision.per_word
     images = workload.op == "conv"  # neighbouring channels of an image are far apart
     by_thread = {
         "split_m": _tiles("m", rows).options,

@@ -27,9 +27,9 @@ from chanas.compiler.cuda.ir import (
     operator_buffers,
     sequence,
 )
-from chanas.compiler.cuda.operators import row_words, values_per_word, word_type
+from chanas.compiler.cuda.operators import row_words, word_type
 from chanas.compiler.cuda.points import WORD_BYTES, SqueezePoint
-from chanas.compiler.expressions import epilogue
+from chanas.compiler.expressions import epilogue, float32
 from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 
@@ -86,7 +86,7 @@ def squeeze_plan(workload: Workload, p: SqueezePoint) -> SqueezePlan:
         columns=p.n.inner,
         shares=p.shares,
         at_once=p.at_once,
-        per_word=values_per_word(workload),
+        per_word=workload.input_precision.per_word,
     )
 
 
@@ -151,7 +151,7 @@ class _Squeeze:
                 lambda t: assign(self.total, 0, self.total[0] + self.means[(t + 1) * plan.channels + channel]),
                 "serial",
             )
-            share = tirx.const(1.0 / plan.pixels, "float32")
+            share = float32(1.0 / plan.pixels)
             done = sequence(
                 assign(self.total, 0, self.means[channel]), found, assign(self.means, channel, self.total[0] * share)
             )
@@ -190,12 +190,12 @@ class _Squeeze:
 
         first = team * plan.channels + group * (vector * per_word)
         return sequence(
-            loop("i", vector * per_word, lambda i: assign(self.acc, i, tirx.const(0.0, "float32"))),
+            loop("i", vector * per_word, lambda i: assign(self.acc, i, float32(0.0))),
             loop("step", steps, step, "serial"),
             loop(
                 "i",
                 vector * per_word,
-                lambda i: assign(self.means, first + i, self.acc[i] * tirx.const(scale, "float32")),
+                lambda i: assign(self.means, first + i, self.acc[i] * float32(scale)),
             ),
         )
 
@@ -220,7 +220,7 @@ class _Squeeze:
             return loop("u", plan.at_once, term)
 
         parts = [
-            assign(self.total, 0, tirx.const(0.0, "float32")),
+            assign(self.total, 0, float32(0.0)),
             loop("step", steps, step, "serial"),
             assign(self.sums, self.thread, self.total[0]),
             barrier(),
