@@ -290,9 +290,10 @@ def test_a_tile_that_does_not_fit_in_registers_is_refused() -> None:
 
 
 def test_both_orders_of_one_tile_are_one_point() -> None:
-    space = schedule_space(TILED, device())
-    assert space.contains(changed(space, split_m=(7, 7), split_n=(6, 1), order=(1,)))
-    assert not space.contains(changed(space, split_m=(49, 1), split_n=(1, 6), order=(1,)))
+    space = schedule_space(Workload("pointwise", 7, 48, 32), device())
+    for split_n, orders in (((2, 1), 2), ((1, 2), 1)):
+        points = [changed(space, split_m=(7, 7), split_n=split_n, split_k=(12, 4), order=(o,)) for o in (0, 1)]
+        assert sum(map(space.contains, points)) == orders
 
 
 @settings(max_examples=40)
