@@ -177,15 +177,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     rows = []
     with torch_hidden():
-        from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
+        from chanas.compiler.cuda.nvrtc import library_for
 
         try:
-            check_arch(options.arch)
+            nvrtc = library_for(options.arch)
             gpu = arch_target(options.arch)
             targets = [in_batches(gpu_in_dtype(gpu, dtype), options.batch) for dtype in options.dtypes.split(",")]
         except ChanasError as error:
             raise SystemExit(f"cuda_compile: error: {error}") from error
-        print(f"{options.arch}, batch {options.batch}, {compiler_name(options.arch)}, {SPACE}")
+        print(f"{options.arch}, batch {options.batch}, {nvrtc.name}, {SPACE}")
         print("milliseconds of processor time, medians\n")
         stages = "".join(f"{stage:>10s}" for stage in STAGES)
         print(
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "arch": options.arch,
             "dtypes": options.dtypes,
             "batch": options.batch,
-            "compiler": compiler_name(options.arch),
+            "compiler": nvrtc.name,
             "space": SPACE,
             "rows": rows,
         },

@@ -117,8 +117,8 @@ def compare(
     import numpy as np
 
     torch = importlib.import_module("torch")
-    from chanas.bundle.runtimes import packed_parameters
     from chanas.devices.cuda_runtime import CUDADevice
+    from chanas.network.folding import packed_parameters
     from chanas.operators.layout import PLAIN
 
     device = CUDADevice(target.l2_bytes)

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from chanas.bundle.codesign import CoDesign
-from chanas.bundle.runtimes import compiled_network, packed_parameters
+from chanas.bundle.runtimes import compiled_network
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.files.writing import read_json, write_json
-from chanas.network.folding import BN_EPSILON
+from chanas.network.folding import BN_EPSILON, packed_parameters
 from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import NetworkJob
 

@@ -24,12 +24,12 @@ from safetensors.numpy import load_file, save_file
 from chanas.bundle.classes import Classifier, Prediction
 from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
 from chanas.bundle.places import bundle_at
-from chanas.bundle.runtimes import RUNTIMES, check_device, packed_parameters
+from chanas.bundle.runtimes import RUNTIMES, check_device
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json
-from chanas.network.folding import split_tensors
+from chanas.network.folding import packed_parameters, split_tensors
 from chanas.network.pictures import Pictured
 from chanas.network.preprocess import Preprocess
 from chanas.operators.precision import Array, Stored

@@ -7,21 +7,19 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, differences
 from chanas.devices import cuda_runtime
 from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import CheckpointError, TargetError
 from chanas.files.scratch import scratch_folder
-from chanas.network.folding import pack_block
 from chanas.operators.layout import layout_of
 from chanas.operators.precision import Array, Stored
 
@@ -35,15 +33,6 @@ _GO_ON = 0
 Load = Callable[[Path, Sequence[Stored], ImageShape, int, HardwareTarget], Callable[[Array], Array]]
 """A module with its arguments, its images [C, R, R] and number of classes, as a function from an image, or from as many
 as the target takes at once, to logits."""
-
-
-def packed_parameters(
-    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
-) -> list[Stored]:
-    """The arguments of a module beside its images: blocks, PyTorch's parameters by name of each, and the target that it
-    was compiled for."""
-    layout, parts = layout_of(target), zip(blocks, parameters, strict=True)
-    return [array for block, part in parts for array in pack_block(block, part, layout, target.dtype)]
 
 
 def _load_on_gpu(

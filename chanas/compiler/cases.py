@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.network.folding import fold_operators, pack_block
+from chanas.network.folding import fold_operators, pack_block, packed_parameters, split_tensors
 from chanas.operators.epilogues import Epilogue, leaky_slope
 from chanas.operators.layout import PLAIN, Layout, input_layout, layout_of
 from chanas.operators.precision import FLOAT32, Array, Precision, Stored, precision_of
@@ -218,15 +218,9 @@ def network_case(
         images: float32[B, 3, R, R].
         logits: float32[B, classes], PyTorch's answer.
     """
-    layout = layout_of(target)
-    packed = [
-        part
-        for block, tensors in zip(blocks, parameters, strict=True)
-        for part in pack_block(block, tensors, layout, target.dtype)
-    ]
     last = device_workloads(blocks[-1], target)[-1]
-    arguments = (PLAIN.pack(images), *packed)
-    expected = layout.expected(last, logits)
+    arguments = (PLAIN.pack(images), *packed_parameters(blocks, parameters, target))
+    expected = layout_of(target).expected(last, logits)
     tolerance = precision_of(target.dtype).network_tolerance
     return ReferenceCase(arguments, tuple(range(1, len(arguments))), expected, tolerance)
 
@@ -275,7 +269,6 @@ def random_network(
     logits [B, classes]."""
     import torch
 
-    from chanas.network.folding import split_tensors
     from chanas.network.static import parameters_by_name, random_static_network
 
     network = random_static_network(blocks, seed)
@@ -289,8 +282,6 @@ def random_network(
 def relative_error(got: Any, expected: Any) -> float:
     """Largest error relative to the largest expected magnitude; infinite where NaN or infinity is found and not
     expected, or the other way round."""
-    import numpy as np
-
     finite = np.isfinite(expected)
     if not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
         return math.inf

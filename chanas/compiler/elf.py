@@ -1,13 +1,11 @@
-"""Renaming symbols in an object file (ELF of 64 bits, little-endian; Tool Interface Standard, "Executable and Linking
-Format"), so that the compiled kernels of several networks can stand in one program.
-
-Names are appended to the string table, which moves to the end of the file; nothing else moves.
+"""Object files (ELF of 64 bits, little-endian; Tool Interface Standard, "Executable and Linking Format"): the sizes of
+their sections, and symbols renamed, so that the compiled kernels of several networks can stand in one program.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from chanas.errors import TargetError
 
@@ -18,9 +16,27 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
+def _section_places(content: bytes) -> list[int]:
+    """Places of the sections' headers."""
+    (first,) = struct.unpack_from("<Q", content, 40)
+    size, num = struct.unpack_from("<HH", content, 58)
+    return [first + i * size for i in range(num)]
+
+
+def section_sizes(content: bytes) -> Iterator[tuple[str, int]]:
+    """Name and size in bytes of each section."""
+    headers = [_SECTION.unpack_from(content, place) for place in _section_places(content)]
+    (names_index,) = struct.unpack_from("<H", content, 62)
+    for name_at, _, _, _, _, size, *_ in headers:
+        start = headers[names_index][4] + name_at
+        yield content[start : content.index(b"\0", start)].decode(), size
+
+
 def rename_symbols(content: bytes, rename: Callable[[str, bool], str]) -> bytes:
     """An object file with each named symbol called `rename(name, is_offered)`; those with a new name are seen by the
     linker alone. The file offers other files the symbols that it defines as global or weak.
+
+    Names are appended to the string table, which moves to the end of the file; nothing else moves.
 
     Raises:
         TargetError: it is another kind of file.
@@ -29,9 +45,7 @@ def rename_symbols(content: bytes, rename: Callable[[str, bool], str]) -> bytes:
         raise TargetError(
             "expected object code in ELF format of 64 bits, little-endian; other formats can't be exported"
         )
-    (first_section,) = struct.unpack_from("<Q", content, 40)
-    section_size, num_sections = struct.unpack_from("<HH", content, 58)
-    places = [first_section + i * section_size for i in range(num_sections)]
+    places = _section_places(content)
     sections = [_SECTION.unpack_from(content, place) for place in places]
     changed = bytearray(content)
     for _, kind, _, _, offset, size, link, *_ in sections:

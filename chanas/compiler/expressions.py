@@ -14,11 +14,10 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
+from tvm.ir import _ffi_api
 
 from chanas.operators.epilogues import Epilogue, check_epilogue, leaky_slope
 
-_AT_LEAST, _AT_MOST = "tirx.chanas_at_least", "tirx.chanas_at_most"
-_MAXIMUM, _MINIMUM = "tirx.chanas_maximum", "tirx.chanas_minimum"
 # The lower end of what e^x is computed of, where it is 0 already: 2^n with n = −127 is stored as that. The upper end of
 # x / log(2) + 127.5, of which the whole part is at most what finite powers of two are stored with.
 _EXP_LOW, _EXPONENT_HIGH = -88.0, 254.5
@@ -39,76 +38,42 @@ _GELU_TERMS = (
 )
 
 
-def register_intrinsic(name: str, description: str, lowerings: Mapping[str, Callable[[Any], Any]]) -> None:
-    """Make a call known to the compiler, as one without effects that may be of vectors.
+class Intrinsic:
+    """A call of ours, without effects, that may be of vectors; it stays one until the last pass. The compiler knows it
+    from when its module is imported, which comes before a program that has it is read.
 
     Args:
         name: begins with `tirx.`.
         lowerings: what becomes of a call, by the kind of target; `default` is for all others.
+        dtype: of what it gives.
     """
-    from tvm.ir import _ffi_api
 
-    _ffi_api.RegisterOp(name, description)
-    tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-    tvm.ir.register_op_attr(name, "TVectorizable", True)
-    tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-    for target, lower in lowerings.items():
-        tirx.op.register_intrin_lowering(name, target=target, f=lower)
+    def __init__(self, name: str, lowerings: Mapping[str, Callable[[Any], Any]], dtype: str = "float32") -> None:
+        self.name, self.dtype = name, dtype
+        _ffi_api.RegisterOp(name, "an operation on vectors")
+        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
+        tvm.ir.register_op_attr(name, "TVectorizable", True)
+        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+        for target, lower in lowerings.items():
+            tirx.op.register_intrin_lowering(name, target=target, f=lower)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return tirx.call_intrin(self.dtype, self.name, *arguments)
 
 
-def _float(value: float) -> Any:
+def float32(value: float) -> Any:
+    """A constant of a program."""
     return tirx.const(value, "float32")
 
 
 def _polynomial(terms: Sequence[float], x: Any) -> Any:
     """Σ termᵢ · xⁱ, the highest power first."""
-    return functools.reduce(lambda total, term: total * x + _float(term), terms[1:], _float(terms[0]))
+    return functools.reduce(lambda total, term: total * x + float32(term), terms[1:], float32(terms[0]))
 
 
-def at_least(bound: float, x: Any) -> Any:
-    """max(bound, x) of a float32; NaN of NaN, which the compiler's own max turns into the bound."""
-    register_bounds()
-    return tirx.call_intrin("float32", _AT_LEAST, _float(bound), x)
-
-
-def at_most(bound: float, x: Any) -> Any:
-    """min(bound, x) of a float32; NaN of NaN."""
-    register_bounds()
-    return tirx.call_intrin("float32", _AT_MOST, _float(bound), x)
-
-
-def maximum(a: Any, b: Any) -> Any:
-    """The larger one of two float32; NaN where one is."""
-    register_bounds()
-    return tirx.call_intrin("float32", _MAXIMUM, a, b)
-
-
-def minimum(a: Any, b: Any) -> Any:
-    """The smaller one of two float32; NaN where one is."""
-    register_bounds()
-    return tirx.call_intrin("float32", _MINIMUM, a, b)
-
-
-@functools.cache
-def register_bounds() -> None:
-    """Make `at_least` and the like known to the compiler, once in a process: before it makes one or reads any.
-
-    They are calls until the last pass: a choice of one of two values has each of them twice, and an epilogue of some of
-    these many times what it is applied to.
-    """
-    for name, lower, is_first, on_arm in (
-        (_AT_LEAST, _chosen, operator.gt, "llvm.maximum"),
-        (_AT_MOST, _chosen, operator.lt, "llvm.minimum"),
-        (_MAXIMUM, _chosen_or_nan, operator.gt, "llvm.maximum"),
-        (_MINIMUM, _chosen_or_nan, operator.lt, "llvm.minimum"),
-    ):
-        lowerings = {
-            "default": functools.partial(lower, is_first),
-            "llvm.aarch64": functools.partial(_instruction, on_arm),
-        }
-        register_intrinsic(name, "a choice of one of two that lets NaN through", lowerings)
-
-
+# ---- bounds ----------------------------------------------------------------------------------------------------------
+# Calls until the last pass: a choice of one of two values has each of them twice, and an epilogue of some of these many
+# times what it is applied to.
 def _chosen(is_bound: Callable[[Any, Any], Any], call: Any) -> Any:
     """The bound where a comparison says so, which it never does of NaN: what x86's max and min do, of the bound and the
     value in this order."""
@@ -125,11 +90,34 @@ def _chosen_or_nan(is_first: Callable[[Any, Any], Any], call: Any) -> Any:
     return tirx.Let(a, call.args[0], tirx.Let(b, call.args[1], chosen))
 
 
-def _instruction(name: str, call: Any) -> Any:
-    """ARM has both as instructions, where a choice would be two."""
-    return tirx.call_llvm_pure_intrin(call.ty, name, *call.args)
+def _bound(name: str, lower: Callable[..., Any], is_first: Callable[[Any, Any], Any], on_arm: str) -> Intrinsic:
+    """A choice of one of two that lets NaN through: on ARM an instruction, where the choice would be two."""
+
+    def instruction(call: Any) -> Any:
+        return tirx.call_llvm_pure_intrin(call.ty, on_arm, *call.args)
+
+    return Intrinsic(name, {"default": functools.partial(lower, is_first), "llvm.aarch64": instruction})
 
 
+_at_least = _bound("tirx.chanas_at_least", _chosen, operator.gt, "llvm.maximum")
+_at_most = _bound("tirx.chanas_at_most", _chosen, operator.lt, "llvm.minimum")
+maximum = _bound("tirx.chanas_maximum", _chosen_or_nan, operator.gt, "llvm.maximum")
+"""The larger one of two float32; NaN where one is."""
+minimum = _bound("tirx.chanas_minimum", _chosen_or_nan, operator.lt, "llvm.minimum")
+"""The smaller one of two float32; NaN where one is."""
+
+
+def at_least(bound: float, x: Any) -> Any:
+    """max(bound, x) of a float32; NaN of NaN, which the compiler's own max turns into the bound."""
+    return _at_least(float32(bound), x)
+
+
+def at_most(bound: float, x: Any) -> Any:
+    """min(bound, x) of a float32; NaN of NaN."""
+    return _at_most(float32(bound), x)
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
 def exp(value: Any) -> Any:
     """e^value, its relative error at most 4e-7 where it is a normal float32, and else at most the least such one.
 
@@ -137,11 +125,11 @@ def exp(value: Any) -> Any:
     such. NaN and infinity go through r.
     """
     x = at_least(_EXP_LOW, value)
-    exponent = x * _float(1.0 / math.log(2.0)) + _float(_EXPONENT_BIAS + 0.5)
-    biased = te.min(exponent, _float(_EXPONENT_HIGH)).astype("int32")  # rounds towards zero; of NaN the bound
-    n = biased.astype("float32") - _float(_EXPONENT_BIAS)
-    r = x - n * _float(_LOG2_HIGH) - n * _float(_LOG2_LOW)
-    power = _polynomial(_EXP_TERMS, r) * (r * r) + r + _float(1.0)
+    exponent = x * float32(1.0 / math.log(2.0)) + float32(_EXPONENT_BIAS + 0.5)
+    biased = te.min(exponent, float32(_EXPONENT_HIGH)).astype("int32")  # rounds towards zero; of NaN the bound
+    n = biased.astype("float32") - float32(_EXPONENT_BIAS)
+    r = x - n * float32(_LOG2_HIGH) - n * float32(_LOG2_LOW)
+    power = _polynomial(_EXP_TERMS, r) * (r * r) + r + float32(1.0)
     return power * tirx.reinterpret("float32", biased << tirx.const(_MANTISSA_BITS, "int32"))
 
 
@@ -150,8 +138,8 @@ def _gelu(x: Any) -> Any:
 
     max(x, 0) is written x − min(x, 0): that is NaN of −∞, as −∞ · Φ(−∞) is.
     """
-    size = te.min(tirx.abs(x), _float(_GELU_END))
-    tail = _polynomial(_GELU_TERMS, size * _float(2.0 / _GELU_END) - _float(1.0))
+    size = te.min(tirx.abs(x), float32(_GELU_END))
+    tail = _polynomial(_GELU_TERMS, size * float32(2.0 / _GELU_END) - float32(1.0))
     return x - at_most(0.0, x) - size * tail
 
 
@@ -162,10 +150,10 @@ def epilogue(kind: Epilogue, value: Any) -> Any:
         ScheduleError: there is no epilogue of this name.
     """
     check_epilogue(kind)
-    zero, one = _float(0.0), _float(1.0)
+    zero, one = float32(0.0), float32(1.0)
     slope = leaky_slope(kind)
     if slope is not None:
-        return te.max(value, value * _float(slope))  # both are NaN, or neither
+        return te.max(value, value * float32(slope))  # both are NaN, or neither
     if kind == "none":
         return value
     if kind == "relu":
@@ -173,10 +161,10 @@ def epilogue(kind: Epilogue, value: Any) -> Any:
     if kind == "relu6":
         return at_most(6.0, at_least(0.0, value))
     if kind == "tanh":
-        return one - _float(2.0) / (exp(value * _float(2.0)) + one)
+        return one - float32(2.0) / (exp(value * float32(2.0)) + one)
     if kind == "gelu":
         return _gelu(value)
     if kind in ("sigmoid", "swish"):
         return (one if kind == "sigmoid" else value) / (exp(zero - value) + one)
-    gate = at_most(6.0, at_least(0.0, value + _float(3.0))) * _float(1.0 / 6.0)
+    gate = at_most(6.0, at_least(0.0, value + float32(3.0))) * float32(1.0 / 6.0)
     return gate if kind == "hsigmoid" else value * gate

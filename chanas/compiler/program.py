@@ -20,7 +20,7 @@ import numpy.typing as npt
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.operators.layout import num_blocks
+from chanas.operators.layout import Blocks, num_blocks, pack_channels
 from chanas.operators.steps import Step, block_workloads
 from chanas.operators.workload import Workload
 
@@ -68,7 +68,7 @@ class Value:
         """Its shape in memory."""
         if not self.blocked:
             return self.shape
-        return (self.images * self.blocks(lanes), self.pixels_in_memory, lanes)
+        return Blocks(lanes).shape(self.channels, self.pixels_in_memory, self.images)
 
 
 def tiled_rows(rows: int) -> int:
@@ -230,6 +230,4 @@ def packed_constant(value: Array, lanes: int, images: int = 1) -> Array:
     """Numbers by channel, float32[C], as a blocked value of one pixel, float32[N · B, 1, l]; one number stays one."""
     if value.size == 1:
         return value.reshape(1, 1, 1)
-    padded = np.zeros(num_blocks(value.size, lanes) * lanes, np.float32)
-    padded[: value.size] = value
-    return np.tile(padded.reshape(-1, 1, lanes), (images, 1, 1))
+    return np.tile(pack_channels(value.reshape(-1, 1), lanes), (images, 1, 1))

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Self, TypeVar, get_type_hints
 
@@ -172,16 +172,15 @@ class ScheduleSpace(Generic[Decoded]):
             return False
         return True
 
-    def enumerate(self) -> Iterator[Point]:
-        """Every legal point."""
-        for groups in itertools.product(*(c.options for c in self.coordinates)):
-            if self.legal({c.name: g for c, g in zip(self.coordinates, groups, strict=True)}):
-                yield tuple(itertools.chain.from_iterable(groups))
-
     @functools.cached_property
     def points(self) -> tuple[Point, ...]:
         """All legal points; the spaces of these operators are small enough to be listed (at most a few thousand)."""
-        return tuple(self.enumerate())
+        names = [c.name for c in self.coordinates]
+        return tuple(
+            tuple(itertools.chain.from_iterable(groups))
+            for groups in itertools.product(*(c.options for c in self.coordinates))
+            if self.legal(dict(zip(names, groups, strict=True)))
+        )
 
     @property
     def num_combinations(self) -> int:

@@ -68,6 +68,19 @@ def failure(stderr: str, code: int) -> str:
     return next((line for line in telling if "error" in line), telling[0] if telling else ended).strip()
 
 
+def _run(command: Sequence[str], timeout_s: float, name: str, doing: str, refuses: str, **options: Any) -> None:
+    """
+    Raises:
+        TargetError: the tool does not end in time at what it is `doing`, or `refuses` it, with its reason.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, **options)
+    except subprocess.TimeoutExpired:
+        raise TargetError(f"{name} took over {timeout_s:.0f} s {doing}") from None
+    if done.returncode:
+        raise TargetError(f"{name} {refuses}: {failure(done.stderr, done.returncode)}")
+
+
 @dataclass(frozen=True)
 class CrossLinker:
     """Makes shared libraries for a platform out of object files. What they call is found when they are loaded."""
@@ -76,20 +89,11 @@ class CrossLinker:
     command: tuple[str, ...]
     options: tuple[str, ...] = ("-nostdlib",)
 
-    def link(self, object_path: Path, library_path: Path) -> None:
-        """Raises TargetError: the linker refuses the object, with its reason."""
-        self.link_all([object_path], library_path)
-
-    def link_all(self, objects: Sequence[Path], library_path: Path) -> None:
+    def link(self, objects: Sequence[Path], library_path: Path) -> None:
         """Raises TargetError: the linker refuses an object, with its reason, or does not end."""
         arguments = ["-shared", "-s", *self.options, "-o", str(library_path), *map(str, objects)]
-        try:
-            done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise TargetError(f"{self.name} took over {_TIMEOUT_S:.0f} s to link {objects[0].name}") from None
-        if done.returncode:
-            reason = failure(done.stderr, done.returncode)
-            raise TargetError(f"{self.name} cannot link {objects[0].name}: {reason}")
+        what = objects[0].name
+        _run([*self.command, *arguments], _TIMEOUT_S, self.name, f"to link {what}", f"cannot link {what}")
 
 
 @functools.cache
@@ -126,11 +130,15 @@ def is_native(triple: str, tools: Tools = TOOLS) -> bool:
     return not triple or Platform.of(triple) == Platform(tools.machine(), "linux-gnu")
 
 
-def find_cross_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker | None:
-    """A linker for a platform as LLVM calls it; None where none is installed that knows it."""
+def find_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker | None:
+    """A linker for a platform as LLVM calls it, this machine's or another's; None where none is installed that knows
+    it."""
+    if is_native(triple, tools):
+        return next((CrossLinker(name, (name,), ()) for name in ("ld", "cc", "gcc") if tools.which(name)), None)
     platform = Platform.of(triple)
     if platform.system == "linux-android":
-        return _android_linker(platform, tools.environment)
+        command = android_clang(platform, tools.environment)
+        return None if command is None else CrossLinker("the NDK's clang", command, ("-nostdlib", _ANDROID_PAGES))
     if platform.system not in LINUX:
         return None
     for tool, options in (("ld", ()), ("gcc", ("-nostdlib",))):
@@ -141,16 +149,13 @@ def find_cross_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker | None:
     return None if zig is None else CrossLinker("ziglang", (*zig, "ld.lld"), ())
 
 
-def _android_linker(platform: Platform, environment: Mapping[str, str]) -> CrossLinker | None:
-    command = android_clang(platform, environment)
-    return None if command is None else CrossLinker("the NDK's clang", command, ("-nostdlib", _ANDROID_PAGES))
-
-
 def android_clang(platform: Platform, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The compiler of the NDK that the environment names, with the option that says the platform."""
-    clang = _ndk_clang(environment)
+    """The compiler of the NDK that the environment names, with the option that says the platform; it lies in a folder
+    named after the kind of machine that it runs on."""
+    folder = environment.get(_ANDROID_NDK)
+    found = sorted(Path(folder).glob("toolchains/llvm/prebuilt/*/bin/clang")) if folder else []
     system = f"{platform.machine}-{platform.system}{platform.api_level}"
-    return None if clang is None else (str(clang), f"--target={system}")
+    return (str(found[0]), f"--target={system}") if found else None
 
 
 def no_ndk(tools: Tools = TOOLS) -> str:
@@ -160,15 +165,8 @@ def no_ndk(tools: Tools = TOOLS) -> str:
     return f"{found}install the Android NDK and let the variable {_ANDROID_NDK} name its folder"
 
 
-def _ndk_clang(environment: Mapping[str, str]) -> Path | None:
-    """The compiler of an NDK; it lies in a folder named after the kind of machine that it runs on."""
-    folder = environment.get(_ANDROID_NDK)
-    found = sorted(Path(folder).glob("toolchains/llvm/prebuilt/*/bin/clang")) if folder else []
-    return found[0] if found else None
-
-
 def no_cross_linker(triple: str, tools: Tools = TOOLS) -> str:
-    """Return the remedy if `find_cross_linker` found none."""
+    """Return the remedy if `find_linker` found none for another machine."""
     platform = Platform.of(triple)
     remedy = ""
     if platform.system in LINUX:
@@ -179,16 +177,6 @@ def no_cross_linker(triple: str, tools: Tools = TOOLS) -> str:
     return f"no cross linker for {triple} was found{remedy}"
 
 
-def find_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker | None:
-    """The linker for a platform, this machine's or another's."""
-    if not is_native(triple, tools):
-        return find_cross_linker(triple, tools)
-    for command in ("ld", "cc", "gcc"):
-        if tools.which(command):
-            return CrossLinker(command, (command,), ())
-    return None
-
-
 def required_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker:
     """Raises TargetError: there is none; says what to install."""
     linker = find_linker(triple, tools)
@@ -197,19 +185,6 @@ def required_linker(triple: str, tools: Tools = TOOLS) -> CrossLinker:
     if is_native(triple, tools):
         raise TargetError("no linker found: expected ld, cc or gcc on the path; install binutils or gcc")
     raise TargetError(no_cross_linker(triple, tools))
-
-
-def library_maker(triple: str) -> Callable[..., None] | None:
-    """Return the function that TVM's `export_library` makes a library with (`fcompile`); None for this machine: TVM has
-    its own."""
-    if is_native(triple):
-        return None
-    linker = required_linker(triple)
-
-    def make(library: str, objects: str | Sequence[str], *_: Any, **__: Any) -> None:
-        linker.link_all([Path(o) for o in ([objects] if isinstance(objects, str) else objects)], Path(library))
-
-    return make
 
 
 # ---- compilers of C --------------------------------------------------------------------------------------------------
@@ -259,23 +234,8 @@ class CToolchain:
         self._run([*self.compiler, *self.program_arguments(sources, program)], folder)
 
     def _run(self, command: Sequence[str], folder: Path) -> None:
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=search_path(),
-                capture_output=True,
-                text=True,
-                timeout=_COMPILING_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise TargetError(
-                f"{self.name} took over {_COMPILING_TIMEOUT_S:.0f} s at `{shlex.join(command)}`"
-            ) from None
-        if done.returncode:
-            reason = failure(done.stderr, done.returncode)
-            raise TargetError(f"{self.name} failed at `{shlex.join(command)}`: {reason}")
+        what = f"at `{shlex.join(command)}`"
+        _run(command, _COMPILING_TIMEOUT_S, self.name, what, f"failed {what}", cwd=folder, env=search_path())
 
 
 def search_path() -> Mapping[str, str]:

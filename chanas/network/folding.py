@@ -3,13 +3,14 @@ the convolution before it, then packed in the kernels' layout (`chanas.operators
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from chanas.core.arch import BlockConfig
+from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
-from chanas.operators.layout import Layout
+from chanas.operators.layout import Layout, layout_of
 from chanas.operators.precision import Array, Stored
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
@@ -37,6 +38,15 @@ def pack_block(
     """
     folded = fold_operators(block, tensors, dtype)
     return layout.together([part for operator in folded for part in layout.pack_parameters(*operator)])
+
+
+def packed_parameters(
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
+) -> list[Stored]:
+    """The arguments of a compiled network beside its images, from its blocks, PyTorch's parameters by name of each, and
+    the target that it was compiled for."""
+    layout, parts = layout_of(target), zip(blocks, parameters, strict=True)
+    return [array for block, part in parts for array in pack_block(block, part, layout, target.dtype)]
 
 
 def fold_operators(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from chanas.core.codec import fields_to_json
 from chanas.errors import ConfigError, DataError, unknown_name
 from chanas.network.pictures import check_size
 
@@ -107,10 +108,7 @@ class Preprocess:
 
     def to_json(self) -> dict[str, Any]:
         """The first four, and what else is not the default."""
-        data = dataclasses.asdict(self)
-        defaults = {field.name: field.default for field in dataclasses.fields(self)[_NUM_STORED:]}
-        kept = {name: value for name, value in data.items() if name not in defaults or value != defaults[name]}
-        return {**kept, "mean": list(self.mean), "std": list(self.std)}
+        return fields_to_json(self, [field.name for field in dataclasses.fields(self)[_NUM_STORED:]])
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Preprocess:

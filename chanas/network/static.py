@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from chanas.core.arch import Activation, BlockConfig
+from chanas.network.folding import BN_EPSILON
 from chanas.operators.precision import Array
-
-BN_EPSILON = 1e-5
 
 
 def activation_module(name: Activation) -> nn.Module:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.operators.workload import Workload
+from chanas.errors import ScheduleError
+from chanas.operators.workload import Workload, extra_names
 
 INPUT = 0
 """The number of a block's input."""
@@ -26,6 +27,20 @@ class Step:
 
     workload: Workload
     reads: tuple[int, ...]
+
+
+def step_alone(workload: Workload) -> Step:
+    """An operator whose inputs all come from elsewhere."""
+    return Step(workload, tuple(range(1 + len(extra_names(workload)))))
+
+
+def check_points(block: BlockConfig, steps: Sequence[Step], points: Sequence[object]) -> None:
+    """
+    Raises:
+        ScheduleError: there is not one point per operator of a block.
+    """
+    if len(points) != len(steps):
+        raise ScheduleError(f"expected {len(steps)} points for block {block.key}, got {len(points)}")
 
 
 class _Writer:

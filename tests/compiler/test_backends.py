@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-import numpy as np
 import pytest
 
-from chanas.bundle.runtimes import RUNTIMES, packed_parameters
+from chanas.bundle.runtimes import RUNTIMES
 from chanas.compiler.backends import BACKENDS, case_of
 from chanas.compiler.cases import network_case, random_network
 from chanas.core.arch import BlockConfig
@@ -21,7 +20,6 @@ from chanas.measuring.checks.target_check import small_block
 from chanas.measuring.worker.process import WORKERS
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES
-from chanas.prescheduler.tables.networks import NetworkJob
 
 from .cuda_cases import GPU
 from .workbench import HOST, NANO, NUM_CLASSES
@@ -50,17 +48,12 @@ def test_operators_are_tuned_once_however_many_blocks_have_them(target: Hardware
 
 
 @each_target
-def test_a_network_has_the_arguments_of_its_blocks(target: HardwareTarget, tmp_path: Path) -> None:
-    """Packed weights are the same whether a block is timed alone or in a network."""
+def test_a_network_has_the_arguments_of_its_blocks(target: HardwareTarget) -> None:
     blocks = NANO.smallest.blocks(NANO, NUM_CLASSES)
-    job = NetworkJob(blocks, *random_network(blocks, seed=0, batch=target.batch), tmp_path / "network.so")
-    case = network_case(job.blocks, job.parameters, job.images, job.logits, target)
+    case = network_case(blocks, *random_network(blocks, seed=0, batch=target.batch), target)
     alone = [case_of(block, target) for block in blocks]
     shapes = [c.arguments[i].shape for c in alone for i in c.weights]
     assert [case.arguments[i].shape for i in case.weights] == shapes
-    packed = packed_parameters(blocks, job.parameters, target)
-    for in_case, in_bundle in zip((case.arguments[i] for i in case.weights), packed, strict=True):
-        np.testing.assert_array_equal(in_case, in_bundle)
 
 
 ASK = """

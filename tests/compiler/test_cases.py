@@ -111,11 +111,6 @@ def test_a_transposed_convolution_is_pytorchs(stride: int, padding: int, output_
     np.testing.assert_allclose(tensors.out, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_gate_of_ten_channels_pads_six_halves() -> None:
-    case = operator_case(Workload("pointwise", 1, 8, 10, epilogue="hsigmoid"), device(16))
-    assert case.expected[0, 0, 10:].tolist() == [0.5] * 6
-
-
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
 def test_a_block_is_its_pytorch_module(block: BlockConfig) -> None:
     lanes, seed = 16, case_seed(block.key)
@@ -128,11 +123,6 @@ def test_a_block_is_its_pytorch_module(block: BlockConfig) -> None:
         shape = (1, -1) if block.kind == "classifier" else (1, block.in_channels, block.input_size, block.input_size)
         expected = module(torch.from_numpy(x).reshape(shape))[0].reshape(block.out_channels, -1)
     np.testing.assert_array_equal(unpack_channels(case.expected, block.out_channels), expected.numpy())
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.key)
-def test_all_arguments_of_a_block_but_the_first_are_weights(block: BlockConfig) -> None:
-    case = block_case(block, device(8))
     assert case.weights == tuple(range(1, len(case.arguments)))
     assert case.weight_bytes >= sum(w.weight_bytes for w in block_workloads(block))  # packed weights are padded
 
@@ -163,11 +153,10 @@ def test_a_case_is_the_same_in_every_process_and_leaves_the_generators_alone() -
 def test_a_saved_case_has_what_the_case_has(tmp_path: Path) -> None:
     case = operator_case(Workload("pointwise", 2, 8, 8, scaled=True), device(8))
     case.save(tmp_path / "case.npz")
-    with np.load(tmp_path / "case.npz", allow_pickle=False) as data:
-        assert data["weights"].tolist() == [1, 2]
-        np.testing.assert_array_equal(data["expected"], case.expected)
-        for i, argument in enumerate(case.arguments):
-            np.testing.assert_array_equal(data[f"argument{i}"], argument)
+    loaded = ReferenceCase.load(tmp_path / "case.npz")
+    assert (loaded.weights, loaded.tolerance) == (case.weights, case.tolerance)
+    for found, expected in zip((*loaded.arguments, loaded.expected), (*case.arguments, case.expected), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_the_mean_network_weighs_the_mean_of_the_networks() -> None:

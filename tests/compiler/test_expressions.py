@@ -49,10 +49,13 @@ INSTRUCTIONS = {
 """Of processors and the lanes of their vectors: both bounds."""
 
 
-def built(function: Callable[[Any], Any], num: int, target: Any, lanes: int = HOST.vector_lanes) -> Any:
+def built(
+    function: Callable[..., Any], num: int, target: Any, lanes: int = HOST.vector_lanes, num_inputs: int = 1
+) -> Any:
     """A function of each of so many values, in vectors."""
-    x = te.placeholder((num,), name="x")
-    schedule = s_tir.Schedule(te.create_prim_func([x, te.compute((num,), lambda i: function(x[i]), name="y")]))
+    inputs = [te.placeholder((num,), name=f"x{i}") for i in range(num_inputs)]
+    y = te.compute((num,), lambda i: function(*(x[i] for x in inputs)), name="y")
+    schedule = s_tir.Schedule(te.create_prim_func([*inputs, y]))
     (loop,) = schedule.get_loops(schedule.get_sblock("y"))
     schedule.vectorize(schedule.split(loop, [None, lanes])[1])
     return tvm.tirx.build(schedule.mod["main"], target, pipeline())
@@ -60,8 +63,12 @@ def built(function: Callable[[Any], Any], num: int, target: Any, lanes: int = HO
 
 def computed(function: Callable[[Any], Any], values: Numbers) -> Numbers:
     """A function of each value as compiled vectors compute it."""
-    out = tvm.runtime.tensor(np.zeros_like(values))
-    built(function, len(values), HOST.tvm_target())(tvm.runtime.tensor(values), out)
+    return called(built(function, len(values), HOST.tvm_target()), values)
+
+
+def called(program: Any, *values: Numbers) -> Numbers:
+    out = tvm.runtime.tensor(np.zeros_like(values[0]))
+    program(*map(tvm.runtime.tensor, values), out)
     result: Numbers = out.numpy()
     return result
 
@@ -95,10 +102,8 @@ def test_nan_and_infinity_go_through_as_in_pytorch(kind: str, data: st.DataObjec
     x[places] = data.draw(st.lists(st.sampled_from(ODD), min_size=len(places), max_size=len(places)))
     # in float64: the float32 of some libraries that PyTorch calls has no gelu of infinity
     expected = {"exp": torch.exp, **FUNCTIONS}[kind](torch.from_numpy(x.astype(np.float64))).numpy()
-    found = tvm.runtime.tensor(np.zeros_like(x))
-    compiled(kind)(tvm.runtime.tensor(x), found)
     with np.errstate(over="ignore"):
-        np.testing.assert_allclose(found.numpy(), expected.astype(np.float32), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(called(compiled(kind), x), expected.astype(np.float32), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("function", "of_numpy"), [(maximum, np.maximum), (minimum, np.minimum)])
@@ -107,13 +112,8 @@ def test_the_larger_and_the_smaller_of_two_are_nan_where_one_is(
 ) -> None:
     values = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, 1.0, -2.0, 1e30], np.float32)
     first, second = np.repeat(values, 8), np.tile(values, 8)
-    a, b = (te.placeholder((64,), name=name) for name in "ab")
-    both = te.create_prim_func([a, b, te.compute((64,), lambda i: function(a[i], b[i]), name="y")])
-    schedule = s_tir.Schedule(both)
-    schedule.vectorize(schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, HOST.vector_lanes])[1])
-    out = tvm.runtime.tensor(np.zeros_like(first))
-    tvm.tirx.build(schedule.mod["main"], HOST.tvm_target(), pipeline())(*map(tvm.runtime.tensor, (first, second)), out)
-    np.testing.assert_array_equal(out.numpy(), of_numpy(first, second))
+    both = built(function, 64, HOST.tvm_target(), num_inputs=2)
+    np.testing.assert_array_equal(called(both, first, second), of_numpy(first, second))
 
 
 @pytest.mark.parametrize(("processor", "lanes"), INSTRUCTIONS)

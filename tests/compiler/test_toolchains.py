@@ -12,6 +12,7 @@ import pytest
 
 from chanas.compiler import toolchains as cross
 from chanas.compiler.toolchains import (
+    TOOLS,
     CrossLinker,
     CToolchain,
     Platform,
@@ -114,25 +115,26 @@ def test_without_a_linker_the_error_says_what_to_install(triple: str, tools: Too
 def test_a_linker_that_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.o").write_text("no object")
     with pytest.raises(TargetError, match=r"^it cannot link a\.o: code 1, no message$"):
-        CrossLinker("it", ("false",)).link(tmp_path / "a.o", tmp_path / "a.so")
+        CrossLinker("it", ("false",)).link([tmp_path / "a.o"], tmp_path / "a.so")
 
 
 def test_a_linker_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross, "_TIMEOUT_S", 0.1)
     with pytest.raises(TargetError, match=r"^it took over 0 s to link a\.o$"):
-        CrossLinker("it", ("sh", "-c", "exec sleep 5")).link(tmp_path / "a.o", tmp_path / "a.so")
+        CrossLinker("it", ("sh", "-c", "exec sleep 5")).link([tmp_path / "a.o"], tmp_path / "a.so")
 
 
 # ---- libraries ------------------------------------------------------------------------------------------------------
-@needs_zig
-def test_zig_links_for_another_processor(objects: dict[str, Path], tmp_path: Path) -> None:
-    required_linker(AARCH64, having(zig=zig_command())).link(objects[AARCH64], tmp_path / "a.so")
-    assert elf_machine(tmp_path / "a.so") == AARCH64_ELF
+needs_ld = pytest.mark.skipif(shutil.which(f"{AARCH64}-ld") is None, reason=f"{AARCH64}-ld is not installed")
 
 
-@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-ld") is None, reason="aarch64-linux-gnu-ld is not installed")
-def test_the_systems_cross_linker_links_for_another_processor(objects: dict[str, Path], tmp_path: Path) -> None:
-    required_linker(AARCH64).link(objects[AARCH64], tmp_path / "a.so")
+@pytest.mark.parametrize(
+    "tools",
+    [pytest.param(having(zig=zig_command()), marks=needs_zig), pytest.param(TOOLS, marks=needs_ld)],
+    ids=["zig", "system"],
+)
+def test_a_linker_links_for_another_processor(objects: dict[str, Path], tools: Tools, tmp_path: Path) -> None:
+    required_linker(AARCH64, tools).link([objects[AARCH64]], tmp_path / "a.so")
     assert elf_machine(tmp_path / "a.so") == AARCH64_ELF
 
 
@@ -147,7 +149,7 @@ def fake_ndk(folder: Path, script: str) -> dict[str, str]:
 @pytest.mark.parametrize(("triple", "level"), [(ANDROID, 21), (f"{ANDROID}29", 29)])
 def test_the_ndks_clang_is_told_platform_and_api_level(tmp_path: Path, triple: str, level: int) -> None:
     environment = fake_ndk(tmp_path, f'echo "$@" > {tmp_path}/said')
-    required_linker(triple, having(**environment)).link(tmp_path / "a.o", tmp_path / "a.so")
+    required_linker(triple, having(**environment)).link([tmp_path / "a.o"], tmp_path / "a.so")
     assert (tmp_path / "said").read_text().split() == [
         f"--target=aarch64-linux-android{level}",
         "-shared",
@@ -243,32 +245,32 @@ def test_without_a_compiler_the_error_says_what_to_install(triple: str, there: t
         find_c_toolchain(triple, having(*there))
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc) is installed")
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc) is installed")
+CC = CToolchain("cc", ("cc",), ("ar",), static=False)
+
+
+@needs_cc
 def test_what_a_compiler_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.c").write_text("int f(void) { return x; }\nint g(void) { return y; }\n")
-    toolchain = CToolchain("cc", ("cc",), ("ar",), static=False)
     with pytest.raises(TargetError, match=r"^cc failed at `cc .* -c bad.c -o bad.o`: bad.c:1:.*error: .*x") as error:
-        toolchain.compile("bad.c", "bad.o", tmp_path)
+        CC.compile("bad.c", "bad.o", tmp_path)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc) is installed")
+@needs_cc
 def test_what_a_linker_misses_is_told(tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text("int missing(void);\nint main(void) { return missing(); }\n")
-    toolchain = CToolchain("cc", ("cc",), ("ar",), static=False)
     with pytest.raises(TargetError, match=r"undefined (reference|symbol).*missing") as error:
-        toolchain.build_program(["main.c"], "program", tmp_path)
+        CC.build_program(["main.c"], "program", tmp_path)
     assert "\n" not in str(error.value)
     (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
     with pytest.raises(TargetError, match="no_such_library"):
-        toolchain.build_program(["main.c", "-lno_such_library"], "program", tmp_path)
+        CC.build_program(["main.c", "-lno_such_library"], "program", tmp_path)
 
 
 def test_androids_compiler_is_that_of_the_ndk(tmp_path: Path) -> None:
+    found = find_c_toolchain("aarch64-linux-android34", having(**fake_ndk(tmp_path, "true")))
     folder = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64/bin"
-    folder.mkdir(parents=True)
-    (folder / "clang").touch()
-    found = find_c_toolchain("aarch64-linux-android34", having(ANDROID_NDK=str(tmp_path)))
     assert found.compiler == (str(folder / "clang"), "--target=aarch64-linux-android34")
     assert found.archiver == (str(folder / "llvm-ar"),)
     assert found.static

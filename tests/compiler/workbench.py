@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import tvm
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import ReferenceCase, block_case, operator_case, random_network
+from chanas.compiler.cpu.blocks import schedule_packed_operator
+from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point, ScheduleSpace
@@ -55,7 +59,6 @@ from chanas.prescheduler.tuning.preflight import PREFIX
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "winograd2")
-EPILOGUES = USUAL
 ANY_EPILOGUE = (*PLAIN, "leaky0.01", "leaky0.1")
 WORKLOAD = Workload("pointwise", 4, 8, 32)
 QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
@@ -119,7 +122,7 @@ needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="this processor l
 # ---- random operators and points ------------------------------------------------------------------------------------
 def random_workload(op: Operator, rng: np.random.Generator, max_channels: int = 200) -> Workload:
     """An operator of small odd and even sizes, with channels that seldom fill their vectors."""
-    size, epilogue = int(rng.choice(SIZES)), EPILOGUES[rng.integers(len(EPILOGUES))]
+    size, epilogue = int(rng.choice(SIZES)), USUAL[rng.integers(len(USUAL))]
     channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
     out_channels = 8 * int(rng.integers(1, max_channels // 8 + 1))
     kernel_size, stride = int(rng.choice([3, 5, 7])), int(rng.choice([1, 2]))
@@ -157,6 +160,22 @@ def save_module(blocks: Sequence[BlockConfig], target: HardwareTarget, folder: P
     program = Program.from_blocks(blocks, [points[block] for block in blocks], target)
     (folder / "module.json").write_text(program_module(program, {}, target).to_json())
     return folder / "module.json"
+
+
+def in_a_network(
+    workload: Workload, point: Point, target: HardwareTarget, *cases: ReferenceCase
+) -> list[npt.NDArray[Any]]:
+    """What an operator of a network gives for each case: its parameters are one array."""
+    function, found = schedule_packed_operator(workload, point, target), []
+    library = tvm.tirx.build(function, target.tvm_target(), pipeline())
+    for case in cases:
+        arguments = list(case.arguments)
+        if workload.has_weights:
+            arguments[1:3] = [np.concatenate([part.ravel() for part in arguments[1:3]])]
+        out = tvm.runtime.tensor(np.zeros_like(case.expected))
+        library["main"](*(tvm.runtime.tensor(a) for a in arguments), out)
+        found.append(out.numpy())
+    return found
 
 
 # ---- real measurements ----------------------------------------------------------------------------------------------

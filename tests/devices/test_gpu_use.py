@@ -198,7 +198,7 @@ def test_a_bundle_is_timed_with_the_lock_of_its_own_device(
 
 @pytest.mark.usefixtures("busy")
 def test_a_check_says_that_the_gpu_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_check, "check_arch", lambda _arch: (_ for _ in ()).throw(TargetError("no compiler")))
+    monkeypatch.setattr(cuda_check, "library_for", lambda _arch: (_ for _ in ()).throw(TargetError("no compiler")))
     monkeypatch.setattr(cuda_check, "sequential_error", lambda *_: 0.0)
     monkeypatch.setattr(cuda_check, "check_here", lambda *_: iter([Step("run", True, "on this machine")]))
     gpu = load_target("cuda")

@@ -13,11 +13,7 @@ from chanas.network.folding import fold_batch_norm, fold_operators, pack_block, 
 from chanas.network.static import StaticNetwork, block_module, randomise_statistics
 from chanas.operators.layout import ROWS, Blocks
 from chanas.operators.precision import Array
-
-
-def numbered(*shape: int) -> Array:
-    """1, 2, 3, …, so that every element can be told from any other and none is zero."""
-    return np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+from chanas.testing.layouts import numbered
 
 
 # ---- batch normalisation --------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ a and b are words: a float32 that holds no number but the bits of two bfloat16, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +22,9 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from chanas.compiler.expressions import register_intrinsic
+from chanas.compiler.expressions import Intrinsic
 from chanas.operators.precision import BFLOAT16, FLOAT32, Precision
 
-_DOT, _PAIR, _ROUND = "tirx.chanas_bf16_dot", "tirx.chanas_bf16_pair", "tirx.chanas_bf16_round"
-_ROUND_PAIR, _NEIGHBOURS = "tirx.chanas_bf16_round_pair", "tirx.chanas_bf16_neighbours"
 _LANES = 16
 _INTERLEAVED = ", ".join(f"i32 {i}, i32 {i + _LANES}" for i in range(_LANES))
 
@@ -63,43 +60,55 @@ declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x
 """
 
 
-@functools.cache
-def register_bf16() -> None:
-    """Make the operations known to the compiler, once in a process: before it makes one or reads any."""
-    lowerings = {
-        _DOT: {"llvm": _lower_dot},
-        _PAIR: {},
-        _ROUND: {"llvm": _lower_round},
-        _ROUND_PAIR: {"llvm": _lower_round_pair},
-        _NEIGHBOURS: {"llvm": _lower_neighbours},
-    }
-    for name, lowering in lowerings.items():
-        register_intrinsic(name, "bfloat16 arithmetic on bits", lowering)
+# ---- the operations, and what becomes of them in the last pass -------------------------------------------------------
+def _as_integers(words: Any) -> Any:
+    return tirx.reinterpret(f"int32x{_LANES}", words)
 
 
-def pair(values: Any, weights: Any) -> Any:
-    """Two products, as a term of `dot_sum`; both arguments are words, one for each lane."""
-    register_bf16()
-    return tirx.call_intrin("float32", _PAIR, values, weights)
+def _lower_dot(call: Any) -> Any:
+    total, term = call.args
+    *values, weights = term.args
+    if len(values) == 1:
+        words = _as_integers(values[0])
+    else:  # one load of all values
+        low, bits = values[0].value, 16 * len(values)
+        together = tirx.BufferLoad(low.source, [tirx.Ramp(low.indices[0], 1, len(values))])
+        words = _as_integers(tirx.Broadcast(tirx.reinterpret(f"int{bits}", together), 32 * _LANES // bits))
+    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_dot", total, words, _as_integers(weights))
 
 
-def broadcast(values: Sequence[Any], weights: Any) -> Any:
-    """The same with values for all lanes: two that follow one another in a buffer; or four, the first two for even
-    lanes, the others for odd ones."""
-    register_bf16()
-    return tirx.call_intrin("float32", _PAIR, *values, weights)
+def _lower_round_pair(call: Any) -> Any:
+    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_round_pair", *call.args)
+
+
+def _lower_neighbours(call: Any) -> Any:
+    low = call.args[0]
+    index = tvm.sym.Analyzer().simplify(low.indices[0])
+    first = tirx.BufferLoad(low.source, [getattr(index, "base", index)])  # a buffer's elements may be vectors by now
+    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_neighbours", tirx.address_of(first))
+
+
+def _lower_round(call: Any) -> Any:
+    return tirx.call_pure_extern(f"uint16x{_LANES}", "chanas_bf16_round", call.args[0])
+
+
+_dot = Intrinsic("tirx.chanas_bf16_dot", {"llvm": _lower_dot})
+pair = Intrinsic("tirx.chanas_bf16_pair", {})
+"""Two products, as a term of `dot_sum`, of words, one for each lane. Instead of the first word there may be the same
+values for all lanes: two that follow one another in a buffer; or four, the first two for even lanes, the others for odd
+ones."""
+round_bits = Intrinsic("tirx.chanas_bf16_round", {"llvm": _lower_round}, "uint16")
+"""uint16 bits of the bfloat16 nearest to a float32."""
+round_pair = Intrinsic("tirx.chanas_bf16_round_pair", {"llvm": _lower_round_pair})
+"""A word of the bfloat16 numbers nearest to two float32."""
+neighbours = Intrinsic("tirx.chanas_bf16_neighbours", {"llvm": _lower_neighbours})
+"""A word of an element of a uint16 buffer and the one 16 further, of 16 elements each as a vector."""
 
 
 def join(low: Any, high: Any) -> Any:
     """A word of the bits of two bfloat16 numbers."""
     upper = tirx.shift_left(high.astype("uint32"), tirx.const(16, "uint32"))
     return tirx.reinterpret("float32", low.astype("uint32") | upper)
-
-
-def neighbours(low: Any, high: Any) -> Any:
-    """A word of an element of a uint16 buffer and the one 16 further, of 16 elements each as a vector."""
-    register_bf16()
-    return tirx.call_intrin("float32", _NEIGHBOURS, low, high)
 
 
 def halves(word: Any) -> tuple[Any, Any]:
@@ -109,32 +118,13 @@ def halves(word: Any) -> tuple[Any, Any]:
     return tirx.reinterpret("float32", low), tirx.reinterpret("float32", high)
 
 
-def round_pair(low: Any, high: Any) -> Any:
-    """A word of the bfloat16 numbers nearest to two float32."""
-    register_bf16()
-    return tirx.call_intrin("float32", _ROUND_PAIR, low, high)
-
-
-def round_bits(value: Any) -> Any:
-    """uint16 bits of the bfloat16 nearest to a float32."""
-    register_bf16()
-    return tirx.call_intrin("uint16", _ROUND, value)
-
-
 def widen(bits: Any) -> Any:
     """The float32 of bfloat16 bits, exactly."""
     return tirx.reinterpret("float32", tirx.shift_left(bits.astype("uint32"), tirx.const(16, "uint32")))
 
 
-@functools.cache
-def dot_reducer() -> Any:
-    """A reducer like `te.sum`, of terms that are `pair`s or `broadcast`s."""
-    register_bf16()
-    return te.comm_reducer(
-        lambda total, term: tirx.call_intrin("float32", _DOT, total, term),
-        lambda dtype: tirx.const(0, dtype),
-        name="dot_sum",
-    )
+dot_sum = te.comm_reducer(lambda total, term: _dot(total, term), lambda dtype: tirx.const(0, dtype), name="dot_sum")
+"""A reducer like `te.sum`, of terms that are `pair`s."""
 
 
 def _scaled_word(word: Any, gates: Sequence[Any]) -> Any:
@@ -186,7 +176,7 @@ def _scaled(weight: Any, gates: Sequence[Any]) -> Any:
 ARITHMETICS = {
     FLOAT32: Arithmetic(_as_it_is, _as_it_is, _product, te.sum, _scaled),
     BFLOAT16: Arithmetic(
-        widen, round_bits, broadcast, lambda term, axis: dot_reducer()(term, axis=axis), _scaled_word, _LLVM
+        widen, round_bits, lambda values, weights: pair(*values, weights), dot_sum, _scaled_word, _LLVM
     ),
 }
 
@@ -194,35 +184,3 @@ ARITHMETICS = {
 def arithmetic_of(precision: Precision) -> Arithmetic:
     """The arithmetic of a precision that processors have."""
     return ARITHMETICS[precision]
-
-
-# ---- the last pass ---------------------------------------------------------------------------------------------------
-def _as_integers(words: Any) -> Any:
-    return tirx.reinterpret(f"int32x{_LANES}", words)
-
-
-def _lower_dot(call: Any) -> Any:
-    total, term = call.args
-    *values, weights = term.args
-    if len(values) == 1:
-        words = _as_integers(values[0])
-    else:  # one load of all values
-        low, bits = values[0].value, 16 * len(values)
-        together = tirx.BufferLoad(low.source, [tirx.Ramp(low.indices[0], 1, len(values))])
-        words = _as_integers(tirx.Broadcast(tirx.reinterpret(f"int{bits}", together), 32 * _LANES // bits))
-    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_dot", total, words, _as_integers(weights))
-
-
-def _lower_round_pair(call: Any) -> Any:
-    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_round_pair", *call.args)
-
-
-def _lower_neighbours(call: Any) -> Any:
-    low = call.args[0]
-    index = tvm.sym.Analyzer().simplify(low.indices[0])
-    first = tirx.BufferLoad(low.source, [getattr(index, "base", index)])  # a buffer's elements may be vectors by now
-    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_neighbours", tirx.address_of(first))
-
-
-def _lower_round(call: Any) -> Any:
-    return tirx.call_pure_extern(f"uint16x{_LANES}", "chanas_bf16_round", call.args[0])

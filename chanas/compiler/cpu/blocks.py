@@ -13,26 +13,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tvm import s_tir, te
+
 from chanas.compiler.cpu.batches import NO_PARTS, over_images
 from chanas.compiler.cpu.families import apply_point, compute, flatten_output, stages_of
 from chanas.compiler.program import Part
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.errors import ScheduleError
-from chanas.operators.layout import Blocks, Layout, Shape, layout_of, operator_inputs
-from chanas.operators.steps import Step, block_steps, block_workloads
-from chanas.operators.workload import Workload, extra_names
+from chanas.operators.layout import Blocks, Shape, layout_of, operator_inputs
+from chanas.operators.steps import Step, block_steps, block_workloads, check_points, step_alone
+from chanas.operators.workload import Workload
 
 
 def num_block_parameters(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
     """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
-    workloads = block_workloads(block, dtype)
-    return sum(math.prod(shape) for workload in workloads for shape in _parameter_shapes(workload, Blocks(lanes)))
-
-
-def _parameter_shapes(workload: Workload, layout: Layout) -> list[Shape]:
-    return [parameter.shape for parameter in layout.parameters(workload)]
+    layout = Blocks(lanes)
+    parameters = (p for workload in block_workloads(block, dtype) for p in layout.parameters(workload))
+    return sum(math.prod(parameter.shape) for parameter in parameters)
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,7 @@ def schedule_block(block: BlockConfig, points: Sequence[Point], target: Hardware
         ScheduleError: there is not one point per operator, or one is not in its operator's space.
     """
     steps = block_steps(block, target.dtype)
-    if len(points) != len(steps):
-        raise ScheduleError(f"expected {len(steps)} points for block {block.key}, got {len(points)}")
+    check_points(block, steps, points)
     return _schedule_steps(steps, points, target, NO_PARTS)
 
 
@@ -77,8 +74,7 @@ def schedule_packed_operator(
     Raises:
         ScheduleError: the point is not in the operator's space.
     """
-    alone = Step(workload, tuple(range(1 + len(extra_names(workload)))))
-    return _schedule_steps([alone], [point], target, parts)
+    return _schedule_steps([step_alone(workload)], [point], target, parts)
 
 
 def _schedule_steps(
@@ -86,12 +82,10 @@ def _schedule_steps(
 ) -> Any:
     """Steps as one function. The first of them reads all values that come from elsewhere; the others are numbered after
     these. What a family completes (`Stages.complete`) has to stand alone."""
-    from tvm import s_tir, te
-
     lanes, layout, num_images = target.vector_lanes, layout_of(target), steps[0].workload.batch
     workloads = [replace(step.workload, batch=1) for step in steps]
     first, last = workloads[0], workloads[-1]
-    shapes = [_parameter_shapes(workload, layout) for workload in workloads]
+    shapes = [[parameter.shape for parameter in layout.parameters(workload)] for workload in workloads]
     given, *rest = operator_inputs(first, layout)
     inputs = (given, *rest[len(shapes[0]) :])
     x, *extras = (te.placeholder(argument.shape, argument.dtype, name=argument.name) for argument in inputs)

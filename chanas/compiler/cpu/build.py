@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,15 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 
 
-def build_function(
-    function: Any, target: HardwareTarget, library_path: Path, link: Callable[[Path, Path], None] | None = None
-) -> None:
+def build_function(function: Any, target: HardwareTarget, library_path: Path) -> None:
     """Compile one PrimFunc (symbol `main`) to a shared library. Arguments are not checked by the compiled code.
 
-    `link` makes the library out of the object file, by default with the linker for the target. It is stripped: what is
-    left is the same file wherever the machine code is the same.
+    It is stripped: what is left is the same file wherever the machine code is the same.
     """
     object_path = library_path.with_suffix(".o")
     try:
         build_object(function, target, object_path)
-        (link or required_linker(target.mtriple).link)(object_path, library_path)
+        required_linker(target.mtriple).link([object_path], library_path)
     finally:
         object_path.unlink(missing_ok=True)
 
@@ -61,9 +58,8 @@ def load_module(json_path: Path) -> Any:
     """A Relax module as `tvm.ir.save_json` wrote it."""
     import tvm
 
-    from chanas.compiler.cpu.intrinsics import register_intrinsics
+    import chanas.compiler.cpu.intrinsics  # noqa: F401 -- which the module calls
 
-    register_intrinsics()
     return tvm.ir.load_json(json_path.read_text(encoding="utf-8"))
 
 

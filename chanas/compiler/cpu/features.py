@@ -24,7 +24,7 @@ def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget
     depth = workload.channels_per_group
     rows = 1 if workload.takes_mean else math.prod(named[name][-1] for name in _PIXEL_SPLITS if name in named)
     columns = named.get("split_n", named.get("split_c", (1, 1)))[-1]
-    accumulators = rows * columns
+    accumulators, band = rows * columns, named.get("split_h", ())
     input_rows = rows
     if "split_h" in named:
         input_rows = height.read_by(named["split_h"][-1]) * width.read_by(named["split_w"][-1])
@@ -50,7 +50,7 @@ def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget
         named.get("split_k", (1, 1))[-1],
         named.get("split_w", (1, 1))[-1],
         named.get("split_m", (1, 1))[-1],
-        _band_rows(named),
+        math.prod(band[1:]) if len(band) == 3 else 1,  # rows between two paddings of a block convolution
     ]
     spill = max(0.0, accumulators - 0.85 * target.num_vector_registers)
     starving = max(0.0, 10.0 - accumulators)  # too few independent sums to hide the latency of a multiply-add
@@ -58,9 +58,3 @@ def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget
     places = [float(named.get("pad_at", (-1,))[0] == place) for place in (0, 1, 2)]
     kind = [float(workload.scaled), float(workload.residual)]
     return [*np.log2(np.array(logs, dtype=np.float64)).tolist(), spill / 4, starving / 4, *choices, *places, *kind]
-
-
-def _band_rows(named: Named) -> int:
-    """Output rows between two paddings of a block convolution; 1 elsewhere."""
-    split = named.get("split_h", (1, 1))
-    return split[1] * split[2] if len(split) == 3 else 1

@@ -34,38 +34,33 @@ def schedule_generic(function: Any, target: HardwareTarget) -> Any:
 
     sch = s_tir.Schedule(function, error_render_level="none")
     for block in _blocks(sch):
-        if not _is_reduction(sch, block) and not _is_kept(sch, block) and _is_used_once_or_cheap(sch, block):
-            _try(lambda b=block: sch.compute_inline(b))
+        if _is_movable(sch, block) and _is_used_once_or_cheap(sch, block):
+            with contextlib.suppress(Exception):  # TVM's own, as below: it is no loop nest of the usual kind
+                sch.compute_inline(block)
     for block in _blocks(sch):
-        if not _is_reduction(sch, block) and not _is_kept(sch, block) and not _has_consumers(sch, block):
-            _try(lambda b=block: sch.reverse_compute_inline(b))
+        if _is_movable(sch, block) and not sch.get_consumers(block):
+            with contextlib.suppress(Exception):
+                sch.reverse_compute_inline(block)
     for block in _blocks(sch):
         kept = sch.copy()
         try:
             _schedule_block(sch, block, target)
-        except Exception:  # TVM's own: the block is no loop nest of the usual kind
+        except Exception:
             sch = kept
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)
 
 
-def _try(step: Any) -> None:
-    with contextlib.suppress(Exception):
-        step()
-
-
 def _blocks(sch: Any) -> list[Any]:
-    root = sch.get_sblock("root")
-    return list(sch.get_child_blocks(root))
+    return list(sch.get_child_blocks(sch.get_sblock("root")))
 
 
-def _is_reduction(sch: Any, block: Any) -> bool:
+def _is_movable(sch: Any, block: Any) -> bool:
+    """True of stages that may be computed elsewhere: no sums, and none that are kept."""
     from tvm import tirx
 
-    return any(v.iter_type == tirx.IterVar.CommReduce for v in sch.get(block).iter_vars)
-
-
-def _is_kept(sch: Any, block: Any) -> bool:
-    return KEPT in sch.get(block).annotations
+    found = sch.get(block)
+    is_sum = any(v.iter_type == tirx.IterVar.CommReduce for v in found.iter_vars)
+    return not is_sum and KEPT not in found.annotations
 
 
 def _is_used_once_or_cheap(sch: Any, block: Any) -> bool:
@@ -74,22 +69,16 @@ def _is_used_once_or_cheap(sch: Any, block: Any) -> bool:
     return num == 1 or (num > 1 and len(str(sch.get(block).body)) < _CHEAP_TEXT)
 
 
-def _has_consumers(sch: Any, block: Any) -> bool:
-    return bool(sch.get_consumers(block))
-
-
 def _schedule_block(sch: Any, block: Any, target: HardwareTarget) -> None:
     from tvm import tirx
 
     kinds = [v.iter_type for v in sch.get(block).iter_vars]
     loops = sch.get_loops(block)
-    if len(loops) != len(kinds) or not loops:
+    if len(loops) != len(kinds):
         return
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
-    if len(spatial) + len(reduced) != len(loops):
-        return
-    if not spatial:
+    if not spatial or len(spatial) + len(reduced) != len(loops):
         return
     extents = [int(sch.get(loop).extent) for loop in spatial]
     if not reduced:

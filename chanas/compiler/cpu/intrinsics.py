@@ -1,53 +1,21 @@
-"""The calls of ours that programs for processors may have; those here are operations on whole vectors, of which the
-compiler makes shuffles: numbers in another order, and few again and again.
+"""The calls of ours that programs for processors may have: who reads such a program imports this module first. Those
+here are operations on whole vectors, of which the compiler makes shuffles: numbers in another order, and few again and
+again.
 
-Written number by number they would be as many loads. Like the bounds of `compiler.expressions` they are calls until
-the last pass, when their loops are vectors and a position is a number.
+Written number by number they would be as many loads. They are calls until the last pass, when their loops are vectors
+and a position is a number.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tvm
 from tvm import tirx
 
-from chanas.compiler.cpu.arithmetic import register_bf16
-from chanas.compiler.expressions import register_bounds, register_intrinsic
-
-_TURNED, _REPEATED = "tirx.chanas_turned", "tirx.chanas_repeated"
-
-
-def turned(rows: int, position: Any, vectors: Sequence[Any]) -> Any:
-    """The numbers of vectors side by side, a matrix of so many rows, in the order of its columns: of these the vector
-    at a position. Each of `vectors` is its number at the lane that is computed.
-
-    two rows of 4 numbers in two vectors: a0 a1 a2 a3 | b0 b1 b2 b3 -> a0 b0 a1 b1 | a2 b2 a3 b3
-    """
-    register_lanes()
-    return tirx.call_intrin("float32", _TURNED, rows, position, *vectors)
-
-
-def repeated(lane: Any, numbers: Sequence[Any]) -> Any:
-    """A lane of the vector of these numbers again and again: of a, b those of a b a b a b …"""
-    register_lanes()
-    return tirx.call_intrin("float32", _REPEATED, lane, *numbers)
-
-
-def register_intrinsics() -> None:
-    """Make all calls of ours known to the compiler: before it reads a program that has any."""
-    register_bf16()
-    register_bounds()
-    register_lanes()
-
-
-@functools.cache
-def register_lanes() -> None:
-    """Make `turned` and `repeated` known to the compiler, once in a process: before it makes one or reads any."""
-    for name, lower in ((_TURNED, _lower_turned), (_REPEATED, _lower_repeated)):
-        register_intrinsic(name, "numbers of vectors in another order", {"default": lower})
+from chanas.compiler.cpu import arithmetic  # noqa: F401 -- whose calls programs may have, too
+from chanas.compiler.expressions import Intrinsic
 
 
 def _lower_repeated(call: Any) -> Any:
@@ -74,3 +42,21 @@ def _lower_turned(call: Any) -> Any:
     read = sorted({place // lanes for place in places})
     order = [read.index(place // lanes) * lanes + place % lanes for place in places]
     return tirx.Shuffle([vectors[i] for i in read], [tirx.const(i, "int32") for i in order])
+
+
+_turned = Intrinsic("tirx.chanas_turned", {"default": _lower_turned})
+_repeated = Intrinsic("tirx.chanas_repeated", {"default": _lower_repeated})
+
+
+def turned(rows: int, position: Any, vectors: Sequence[Any]) -> Any:
+    """The numbers of vectors side by side, a matrix of so many rows, in the order of its columns: of these the vector
+    at a position. Each of `vectors` is its number at the lane that is computed.
+
+    two rows of 4 numbers in two vectors: a0 a1 a2 a3 | b0 b1 b2 b3 -> a0 b0 a1 b1 | a2 b2 a3 b3
+    """
+    return _turned(rows, position, *vectors)
+
+
+def repeated(lane: Any, numbers: Sequence[Any]) -> Any:
+    """A lane of the vector of these numbers again and again: of a, b those of a b a b a b …"""
+    return _repeated(lane, *numbers)

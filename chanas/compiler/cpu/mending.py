@@ -18,6 +18,7 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from chanas.compiler.cpu.operators import finish
+from chanas.compiler.expressions import float32
 from chanas.operators.layout import num_blocks
 from chanas.operators.transposed import first_row, num_taps
 from chanas.operators.winograd import Transforms, as_array, transforms
@@ -106,19 +107,19 @@ class _Mending:
         return _loop(self.lanes, body, tirx.ForKind.VECTORIZED)
 
     def _zero(self, vector: Any) -> Any:
-        return self._vector(lambda v: tirx.BufferStore(vector, _float(0.0), [v]))
+        return self._vector(lambda v: tirx.BufferStore(vector, float32(0.0), [v]))
 
     def _mark(self, is_it: Body) -> Any:
         """Lanes of `total` become 1 where something is so."""
         return self._vector(
-            lambda v: tirx.BufferStore(self.total, tirx.Select(is_it(v), _float(1.0), self.total[v]), [v])
+            lambda v: tirx.BufferStore(self.total, tirx.Select(is_it(v), float32(1.0), self.total[v]), [v])
         )
 
     def _if_marked(self, marks: Any, then: Any, otherwise: Any) -> Any:
         """One of two statements: the first one if any lane is marked."""
         any_lane = _loop(self.lanes, lambda v: tirx.BufferStore(self.found, self.found[0] + self.total[v], [0]))
-        clear = tirx.BufferStore(self.found, _float(0.0), [0])
-        choice = tirx.IfThenElse(self.found[0] > _float(0.0), then, otherwise)
+        clear = tirx.BufferStore(self.found, float32(0.0), [0])
+        choice = tirx.IfThenElse(self.found[0] > float32(0.0), then, otherwise)
         return tirx.SeqStmt([self._zero(self.total), marks, clear, any_lane, choice])
 
     def _pixel(self, h: Any, w: Any) -> Any:
@@ -192,7 +193,7 @@ class _MendingOfTiles(_Mending):
             if plan is not None:
                 found = np.linalg.inv(as_array(plan.taps_in)[[*range(plan.taps - 1), plan.products - 1]])
                 stores += [
-                    tirx.BufferStore(buffer, _float(value), [i]) for i, value in enumerate(found.ravel().tolist())
+                    tirx.BufferStore(buffer, float32(value), [i]) for i, value in enumerate(found.ravel().tolist())
                 ]
         return stores
 
@@ -249,7 +250,7 @@ class _MendingOfPhases(_Mending):
         rows, columns = self.workload.axes
         phase = h % rows.stride * columns.stride + w % columns.stride
         place = ((phase * self.workload.in_channels + c) * self.taps[0] + rh) * self.taps[1] + rw
-        return self._add_weight(b, place, _float(1.0))
+        return self._add_weight(b, place, float32(1.0))
 
 
 def _tiles(workload: Workload) -> tuple[Transforms | None, Transforms | None]:
@@ -269,10 +270,6 @@ def _row(plan: Transforms, i: Any) -> Any:
 def _is_odd(value: Any) -> Any:
     """True of NaN and infinity."""
     return tirx.any(tirx.isnan(value), tirx.abs(value) > tirx.max_value("float32"))
-
-
-def _float(value: float) -> Any:
-    return tirx.const(value, "float32")
 
 
 def _loop(extent: int, body: Body, kind: Any = tirx.ForKind.SERIAL) -> Any:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.relax import transform
 
 from chanas.compiler.cpu.batches import copying, take_part
 from chanas.compiler.cpu.blocks import num_block_parameters, schedule_block, schedule_packed_operator
@@ -47,8 +50,6 @@ class ProgramModule:
 
     def to_json(self) -> str:
         """The module as `tvm.ir.load_json` reads it."""
-        import tvm
-
         return str(tvm.ir.save_json(self.module))
 
 
@@ -64,8 +65,6 @@ def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> 
 
 class _Emission:
     def __init__(self, program: Program, chosen: Chosen, target: HardwareTarget) -> None:
-        from tvm import relax
-
         self.program, self.chosen, self.target = program, chosen, target
         self.lanes = target.vector_lanes
         self.inputs = [
@@ -81,8 +80,6 @@ class _Emission:
         self.functions: dict[tuple[Any, ...], Any] = {}
 
     def module(self) -> ProgramModule:
-        from tvm import relax
-
         # parameters first: a function's arguments are there before its body
         owned = [self._own(operation) for operation in self.program.operations]
         try:
@@ -110,8 +107,9 @@ class _Emission:
                 if weight is None or bias is None:
                     return []
                 workload, _ = self.chosen[operation.choices]
-                parts = Blocks(self.lanes).pack_parameters(workload, weight, bias)
-                return [self._parameter(np.concatenate([part.ravel() for part in parts]))]
+                layout = Blocks(self.lanes)
+                packed = layout.together(layout.pack_parameters(workload, weight, bias))
+                return [self._parameter(array) for array in packed]
         return [self._parameter(read) for read in operation.reads if not isinstance(read, int)]
 
     def _parameter(self, value: Array) -> Any:
@@ -120,8 +118,6 @@ class _Emission:
         return self._variable("parameter", value.shape, str(value.dtype))
 
     def _variable(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
-        from tvm import relax
-
         variable = relax.Var(f"{name}{len(self.variables)}", relax.TensorType(shape, dtype))
         self.variables.append(variable)
         return variable
@@ -158,8 +154,6 @@ class _Emission:
                 return found
 
     def _block(self, operation: TunedBlock, own: Sequence[Any]) -> Any:
-        from tvm import relax
-
         key = (operation.block, operation.points)
         if key not in self.functions:
             function = schedule_block(operation.block, operation.points, self.target)
@@ -168,8 +162,6 @@ class _Emission:
         return self._call(self.functions[key], [*map(self._value, operation.reads), *own], result, None)
 
     def _tuned(self, operation: TunedOperation, own: Sequence[Any], number: int) -> Any:
-        from tvm import relax
-
         workload, point = self.chosen[operation.choices]
         reads, parts = self._arguments(operation, workload, len(own))
         at = self.program.parts.get(number)
@@ -189,8 +181,6 @@ class _Emission:
     ) -> tuple[list[Any], dict[int, Part]]:
         """Expressions of what a tuned operator reads, all of the memory where that is a part of it; and these parts, by
         their positions among its arguments."""
-        from tvm import relax
-
         reads, parts = [], dict[int, Part]()
         for position, read in enumerate(operation.reads):
             at, value = self.program.parts.get(read), self.program.value(read)
@@ -208,8 +198,6 @@ class _Emission:
 
     def _copy(self, found: Any, value: Value, at: PartOf) -> None:
         """Copy a map to its place in the memory of a view."""
-        from tvm import relax
-
         parallel = self.target.num_threads > 1
         key = (value.memory_shape(self.lanes), value.images, at.place)
         if key not in self.functions:
@@ -225,8 +213,6 @@ class _Emission:
 
     def _call(self, function: Any, arguments: Sequence[Any], result: Any, at: PartOf | None) -> Any:
         """The expression of a call; None if it writes a part of a view's memory: in place, once that is there."""
-        from tvm import relax
-
         if at is None:
             return self.builder.emit(relax.call_tir(function, [*arguments], result))
         whole, joined = self.program.value(at.whole), self.joined.get(at.whole)
@@ -241,9 +227,6 @@ class _Emission:
 
 def _fused(module: Any) -> Any:
     """All that is not tuned legalised and fused by TVM's passes."""
-    import tvm
-    from tvm.relax import transform
-
     passes = [
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
@@ -260,8 +243,6 @@ def _fused(module: Any) -> Any:
 
 def _scheduled(module: Any, target: HardwareTarget) -> Any:
     """The module with a schedule for each function that has none."""
-    from tvm import tirx
-
     for variable, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and not function.attrs.get("tirx.is_scheduled", False):
             module[variable] = schedule_generic(function, target)

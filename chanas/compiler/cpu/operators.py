@@ -29,7 +29,7 @@ from tvm import te, tirx
 
 from chanas.compiler.cpu.arithmetic import arithmetic_of, join, neighbours, pair
 from chanas.compiler.cpu.intrinsics import repeated, turned
-from chanas.compiler.expressions import epilogue
+from chanas.compiler.expressions import epilogue, float32
 from chanas.operators.grouped import abreast
 from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
@@ -44,6 +44,10 @@ from chanas.operators.workload import (
     winograd_axis,
     winograd_plans,
 )
+
+Tensors = Sequence[Any]
+Read = Callable[..., Any]
+"""A value by its indices, such as a stage's or what is read of one."""
 
 
 def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
@@ -68,9 +72,7 @@ def finish(workload: Workload, value: Any, residual: Any) -> Any:
     return epilogue(workload.epilogue, value) + residual
 
 
-def _window_output(
-    workload: Workload, lanes: int, prefix: str, total: Callable[..., Any], bias: Any, extras: Sequence[Any]
-) -> Any:
+def _window_output(workload: Workload, lanes: int, prefix: str, total: Read, bias: Any, extras: Tensors) -> Any:
     """[B, H, W, l]: sums with their bias, epilogue and residual."""
     rows, columns = workload.axes
 
@@ -90,9 +92,7 @@ def _input_pixel(workload: Workload, m: Any) -> Any:
     return m // columns.output * (rows.stride * columns.size) + m % columns.output * columns.stride
 
 
-def _block_sums(
-    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
-) -> Any:
+def _block_sums(workload: Workload, shape: Shape, prefix: str, read: Read, weights: Any) -> Any:
     """Sums over input channels, one vector for each pixel and channel block; `read` is of the input."""
     own, per_word = arithmetic_of(workload.input_precision), workload.input_precision.per_word
     words = shape[-1] // per_word  # of a channel block
@@ -105,9 +105,7 @@ def _block_sums(
     return te.compute(shape, total, name=f"{prefix}acc")
 
 
-def _half_block_sums(
-    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
-) -> Callable[..., Any]:
+def _half_block_sums(workload: Workload, shape: Shape, prefix: str, read: Read, weights: Any) -> Read:
     """The same where the last channel block is half empty (`ends_in_half_a_block`).
 
     Full blocks as ever. The half block takes two words of input channels at once, one in lanes 0, 2, …, the other in
@@ -121,15 +119,13 @@ def _half_block_sums(
 
     def total(b: Any, m: Any, v: Any) -> Any:
         first = v * 2 % lanes
-        halves = tirx.Select(v < lanes // 2, tail[m, first] + tail[m, first + 1], tirx.const(0.0, "float32"))
+        halves = tirx.Select(v < lanes // 2, tail[m, first] + tail[m, first + 1], float32(0.0))
         return tirx.Select(b == last, halves, acc[tirx.min(b, last - 1), m, v])
 
     return total
 
 
-def _tail_of_pairs(
-    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
-) -> Any:
+def _tail_of_pairs(workload: Workload, shape: Shape, prefix: str, read: Read, weights: Any) -> Any:
     """Sums of the half block from vectors of two values, again and again."""
     blocks, pixels, lanes = shape
     pairs, last, half = workload.in_channels // 2, blocks - 1, lanes // 2
@@ -141,9 +137,7 @@ def _tail_of_pairs(
     return te.compute((pixels, lanes), lambda m, v: te.sum(twice[p, m, v] * mixed[p, v], axis=p), name=f"{prefix}tail")
 
 
-def _tail_of_words(
-    workload: Workload, shape: Shape, prefix: str, read: Callable[[Any, Any, Any], Any], weights: Any
-) -> Any:
+def _tail_of_words(workload: Workload, shape: Shape, prefix: str, read: Read, weights: Any) -> Any:
     """The same from two words that one load has in all lanes."""
     own, (blocks, pixels, lanes) = arithmetic_of(workload.input_precision), shape
     at_once = 2 * workload.input_precision.per_word
@@ -158,9 +152,7 @@ def _tail_of_words(
     return te.compute((pixels, lanes), total, name=f"{prefix}tail")
 
 
-def pointwise(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def pointwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     weights, bias = parameters
     rest, shape = list(extras), output_shape(workload, Blocks(lanes))
     own, per_word = arithmetic_of(workload.input_precision), workload.input_precision.per_word
@@ -197,9 +189,7 @@ def pointwise(
     return te.compute(shape, value, name=f"{prefix}out")
 
 
-def _window_sums(
-    workload: Workload, lanes: int, prefix: str, read: Callable[..., Any], weights: Any, width: int
-) -> Any:
+def _window_sums(workload: Workload, lanes: int, prefix: str, read: Read, weights: Any, width: int) -> Any:
     """[B, H, width, l]: sums over channels of a group and taps; `read` gives what lane v of block b of the output takes
     of a channel of its group, at a row and a column of the padded input."""
     rows, columns = workload.axes
@@ -215,9 +205,7 @@ def _window_sums(
     return te.compute(shape, total, name=f"{prefix}acc")
 
 
-def depthwise(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     weights, bias = parameters
     rows, columns = workload.axes
     if workload.input_precision.per_word > 1:
@@ -249,7 +237,7 @@ def _sums_of_paired_taps(workload: Workload, lanes: int, prefix: str, x: Any, we
         both = neighbours(load(b, h, w, v), load(b, h, w + 1, v))
         at_border = join(load_if_inside(b, h, w, v), load_if_inside(b, h, w + 1, v))
         row = tirx.if_then_else(tirx.all(w >= pad, w + 1 < size + pad), both, at_border)
-        return tirx.if_then_else(tirx.all(h >= pad, h < size + pad), row, tirx.const(0.0, "float32"))
+        return tirx.if_then_else(tirx.all(h >= pad, h < size + pad), row, float32(0.0))
 
     words = te.compute(
         (blocks, (out_size - 1) * stride + kernel, ((out_size - 1) * stride + 2 * pairs - 2) // step + 1, lanes),
@@ -284,42 +272,32 @@ def _unpadded(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
     return (h - rows.before) * columns.size + (w - columns.before)
 
 
-def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     weights, bias = parameters
     axes, channels = workload.axes, workload.in_channels
     rows, columns = axes
     padding = te.compute(
         (channels, rows.read_by(rows.output), columns.read_by(columns.output)),
-        lambda c, h, w: tirx.if_then_else(
-            _is_inside(axes, h, w), x[c, _unpadded(axes, h, w)], tirx.const(0.0, "float32")
-        ),
+        lambda c, h, w: tirx.if_then_else(_is_inside(axes, h, w), x[c, _unpadded(axes, h, w)], float32(0.0)),
         name=f"{prefix}pad",
     )
     acc = _window_sums(workload, lanes, prefix, lambda b, c, h, w, v: padding[c, h, w], weights, columns.output)
     return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 
-def _pad(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Any:
-    """[B, height, width, l]: the input with zeros around it."""
-    return _pad_axes(workload, lanes, prefix, x, workload.axes, (height, width))
-
-
-def _pad_axes(
-    workload: Workload, lanes: int, prefix: str, x: Any, axes: tuple[Axis, Axis], size: tuple[int, int]
+def _pad(
+    workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int, axes: tuple[Axis, Axis] | None = None
 ) -> Any:
-    height, width = size
+    """[B, height, width, l]: the input with zeros around it, as its axes say, or others."""
+    axes = axes or workload.axes
     return te.compute(
         (num_blocks(workload.in_channels, lanes), height, width, lanes),
-        lambda b, h, w, v: tirx.if_then_else(
-            _is_inside(axes, h, w), x[b, _unpadded(axes, h, w), v], tirx.const(0.0, "float32")
-        ),
+        lambda b, h, w, v: tirx.if_then_else(_is_inside(axes, h, w), x[b, _unpadded(axes, h, w), v], float32(0.0)),
         name=f"{prefix}pad",
     )
 
 
-def _pad_outputs(
-    workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int
-) -> Callable[[Any, Any, Any, Any, Any], Any]:
+def _pad_outputs(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Read:
     """The padded input as (b, c, h, w, v): what lane v of block b of the output takes of channel c of its group.
 
     Where lanes of a vector read neighbouring channels (`spreads_input`), inputs are stored as often as they are read,
@@ -332,7 +310,7 @@ def _pad_outputs(
         def value(b: Any, h: Any, w: Any, v: Any) -> Any:
             channel = tirx.min((b * lanes + v) // outputs, workload.in_channels - 1)  # beyond: only fill a vector
             taken = x[channel // lanes, _unpadded(axes, h, w), channel % lanes]
-            return tirx.if_then_else(_is_inside(axes, h, w), taken, tirx.const(0.0, "float32"))
+            return tirx.if_then_else(_is_inside(axes, h, w), taken, float32(0.0))
 
         shape = (num_blocks(workload.out_channels, lanes), height, width, lanes)
         spread = te.compute(shape, value, name=f"{prefix}pad")
@@ -350,9 +328,7 @@ def _pad_outputs(
     return of_group
 
 
-def blockconv(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     weights, bias = parameters
     rows, columns = workload.axes
     tiled = tiled_columns(workload)
@@ -361,9 +337,7 @@ def blockconv(
     return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 
-def groupconv(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Groups abreast (`chanas.operators.grouped`): their inputs are put side by side where they are padded, sums have
     their outputs side by side, and outputs are stored in the order of channels."""
     weights, bias = parameters
@@ -373,7 +347,7 @@ def groupconv(
     in_blocks, (read, ragged) = num_blocks(workload.in_channels, lanes), divmod(inputs * shared.groups, lanes)
 
     def side_by_side(s: Any, h: Any, w: Any, e: Any) -> Any:
-        m, zero = _unpadded(axes, h, w), tirx.const(0.0, "float32")
+        m, zero = _unpadded(axes, h, w), float32(0.0)
         if ragged:  # sets of groups don't begin with a vector of inputs
             group = tirx.min(s * shared.groups + e % shared.groups, workload.num_groups - 1)
             channel = group * inputs + e // shared.groups
@@ -399,14 +373,12 @@ def groupconv(
         found = turned(workload.outputs_per_group, position, [sums[first + i, h, w, v] for i in range(shared.vectors)])
         if workload.out_channels % lanes == 0:
             return found
-        return tirx.Select(b * lanes + v < workload.out_channels, found, tirx.const(0.0, "float32"))
+        return tirx.Select(b * lanes + v < workload.out_channels, found, float32(0.0))
 
     return _window_output(workload, lanes, prefix, total, bias, extras)
 
 
-def upconv(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def upconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Each phase a convolution of the small map (`chanas.operators.transposed`); outputs are read from their phase."""
     weights, bias = parameters
     rows, columns = workload.axes
@@ -415,7 +387,7 @@ def upconv(
     shift = [axis.before % axis.stride for axis in (rows, columns)]
     axes = (replace(rows, before=-first_row(rows)), replace(columns, before=-first_row(columns)))
     # One more than a phase reads: that of some begins a pixel later.
-    padding = _pad_axes(workload, lanes, prefix, x, axes, (num_h + taps[0], num_w + taps[1]))
+    padding = _pad(workload, lanes, prefix, x, num_h + taps[0], num_w + taps[1], axes)
     rc = te.reduce_axis((0, workload.in_channels), name="rc")
     rh, rw = te.reduce_axis((0, taps[0]), name="rh"), te.reduce_axis((0, taps[1]), name="rw")
 
@@ -439,7 +411,7 @@ def upconv(
 def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
     """Σ coefficient · term, without the zeros and ones."""
     factors = [(c, x) for c, x in zip(coefficients, terms, strict=True) if c]
-    products = [x if c == 1 else x * tirx.const(float(c), "float32") for c, x in factors]
+    products = [x if c == 1 else x * float32(float(c)) for c, x in factors]
     return functools.reduce(operator.add, products)
 
 
@@ -451,9 +423,7 @@ def _choose(index: Any, values: Sequence[Any]) -> Any:
     return chosen
 
 
-def winograd(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Inputs of tiles along one axis to t products each, their sums over channels and across the tiles, then t to m
     outputs. Along columns of the map, rows and columns of everything change places."""
     weights, bias = parameters
@@ -496,9 +466,7 @@ def winograd(
     return _window_output(workload, lanes, prefix, total, bias, extras)
 
 
-def winograd2(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
-) -> Any:
+def winograd2(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Inputs of square tiles to t·t products, by rows and then by columns, their sums over channels, then t·t to m·m
     outputs, by columns and then by rows."""
     weights, bias = parameters
@@ -545,10 +513,10 @@ def winograd2(
     return _window_output(workload, lanes, prefix, total, bias, extras)
 
 
-def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]) -> Any:
+def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     pixels, shape = workload.input_pixels, output_shape(workload, Blocks(lanes))
     m = te.reduce_axis((0, pixels), name="m")
     loaded = arithmetic_of(workload.input_precision).load
     acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
-    share = tirx.const(1.0 / pixels, "float32")
+    share = float32(1.0 / pixels)
     return te.compute(shape, lambda b, o, v: _store(workload, acc[b, o, v] * share), name=f"{prefix}out")

@@ -151,8 +151,10 @@ def _window(sch: Any, point: DepthwisePoint | ConvPoint, prefix: str) -> tuple[l
     return [c_o, h_o, w_o], acc, sch.get_loops(acc)[3:]
 
 
-def _vectorise_padding(sch: Any, pad: Any, padding: Padding, parallel: bool) -> None:
-    """Vectors of padded input; in parallel what is padded at first."""
+def _place_padding(sch: Any, pad: Any, padding: Padding, band: Any, parallel: bool) -> None:
+    """Vectors of padded input, by bands or at first, in parallel then."""
+    if padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
     loops = sch.get_loops(pad)
     sch.vectorize(loops[-1])
     if padding is Padding.AT_FIRST and parallel:
@@ -165,7 +167,7 @@ def depthwise(sch: Any, workload: Workload, point: DepthwisePoint, prefix: str, 
     if point.padding is Padding.IN_LOADS:
         sch.compute_inline(pad)
     else:
-        _vectorise_padding(sch, pad, point.padding, parallel)
+        _place_padding(sch, pad, point.padding, None, parallel)
     outer, acc, (c, h, w, v, rh, rw) = _window(sch, point, prefix)
     sch.reorder(rh, rw, h, w, c, v)
     sch.vectorize(v)
@@ -192,14 +194,33 @@ def conv(sch: Any, workload: Workload, point: ConvPoint, prefix: str, parallel: 
     zero_first(sch, acc, rc, 3)
 
 
-def _is_padded_around_blocks(point: BlockConvPoint | WinogradPoint) -> bool:
-    """True if the padded rows of a band are there for all of its channel blocks: then these are no parallel loop."""
-    return point.padding is Padding.BY_BAND and point.order is LoopOrder.PIXELS_OUTSIDE
+def _split_bands(
+    sch: Any, point: BlockConvPoint | GroupConvPoint, prefix: str, blocks: tuple[int, int], pixels_outside: bool
+) -> tuple[list[Any], Any, Any]:
+    """for c, h, w, v  ->  for c_o, band (or band, c_o), h_m, w_o: [h_i, w_i, c_i] written out, v a vector.
+
+    Returns the outer loops, that over bands, and the innermost that stays.
+    """
+    c, h, w, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
+    band, h_m, h_i = sch.split(h, list(point.h))
+    w_o, w_i = sch.split(w, list(point.w))
+    c_o, c_i = sch.split(c, list(blocks))
+    outer = [band, c_o] if pixels_outside else [c_o, band]
+    sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
+    sch.vectorize(v)
+    unroll(sch, h_i, w_i, c_i)
+    return outer, band, w_o
 
 
-def _parallelise_bands(sch: Any, point: BlockConvPoint | WinogradPoint, outer: list[Any]) -> None:
-    """Share out bands among threads; with the channel blocks around them unless a band's padding serves them all."""
-    parallelise(sch, min(point.num_fused, 1 if _is_padded_around_blocks(point) else 2), outer)
+def _share_bands(
+    sch: Any, point: BlockConvPoint | WinogradPoint, outer: list[Any], acc: Any, reduce_outer: Any, parallel: bool
+) -> None:
+    """Bands shared out among threads, with the channel blocks around them unless a band's padding serves them all; then
+    the zero-initialisation."""
+    if parallel:
+        serves_all = point.padding is Padding.BY_BAND and point.order is LoopOrder.PIXELS_OUTSIDE
+        parallelise(sch, min(point.num_fused, 1 if serves_all else 2), outer)
+    zero_first(sch, acc, reduce_outer, 3)
 
 
 def _order_sums(sch: Any, acc: Any, point: BlockConvPoint | GroupConvPoint) -> Any:
@@ -222,39 +243,21 @@ def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, 
     pad = sch.get_sblock(f"{prefix}pad")
     if point.padding is Padding.IN_LOADS:
         sch.compute_inline(pad)
-    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
-    c, h, w, v = sch.get_loops(out)
-    band, h_m, h_i = sch.split(h, list(point.h))
-    w_o, w_i = sch.split(w, list(point.w))
-    c_o, c_i = sch.split(c, list(point.n))
-    outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
-    sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
-    sch.vectorize(v)
-    unroll(sch, h_i, w_i, c_i)
+    outer, band, w_o = _split_bands(sch, point, prefix, point.n, point.order is LoopOrder.PIXELS_OUTSIDE)
+    acc = sch.get_sblock(f"{prefix}acc")
     sch.compute_at(acc, w_o, preserve_unit_loops=True)
     reduce_outer = _order_sums(sch, acc, point)
-    if point.padding is Padding.BY_BAND:
-        sch.compute_at(pad, band, preserve_unit_loops=True)
     if point.padding is not Padding.IN_LOADS:
-        _vectorise_padding(sch, pad, point.padding, parallel)
-    if parallel:
-        _parallelise_bands(sch, point, outer)
-    zero_first(sch, acc, reduce_outer, 3)
+        _place_padding(sch, pad, point.padding, band, parallel)
+    _share_bands(sch, point, outer, acc, reduce_outer, parallel)
 
 
 def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, parallel: bool) -> None:
     """for c, h, w, v, k, rh, rw  ->  for c_o, band, h_m, w_o: (for c_m:) for k_o, rh, rw (or rh, rw, k_o): [k_i, h_i,
     w_i, c_i] written out, v a vector; then outputs, lanes in another order, [h_i, w_i, c_m, c_i] written out."""
     pad, acc, sums, out = (sch.get_sblock(f"{prefix}{name}") for name in ("pad", "acc", "sums", "out"))
-    c, h, w, v = sch.get_loops(out)
-    band, h_m, h_i = sch.split(h, list(point.h))
-    w_o, w_i = sch.split(w, list(point.w))
     stores, passes, inner = point.n
-    c_o, c_i = sch.split(c, [stores, passes * inner])
-    outer = [c_o, band]
-    sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
-    sch.vectorize(v)
-    unroll(sch, h_i, w_i, c_i)
+    outer, band, w_o = _split_bands(sch, point, prefix, (stores, passes * inner), pixels_outside=False)
     if passes == 1:
         sch.compute_inline(sums)
         sch.compute_at(acc, w_o, preserve_unit_loops=True)
@@ -272,7 +275,7 @@ def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, 
     elif parallel:
         sch.parallel(sch.get_loops(pad)[0])
     side_by_side = sch.get_loops(pad)[-1]
-    lanes = int(sch.get(v).extent)
+    lanes = int(sch.get(sch.get_loops(out)[-1]).extent)
     if int(sch.get(side_by_side).extent) % lanes == 0:
         vector, side_by_side = sch.split(side_by_side, [None, lanes])
         sch.unroll(vector)
@@ -299,20 +302,23 @@ def winograd(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, pa
         tile_row, row_within = sch.split(row, [None, outputs])
         sch.reorder(tile_row, column, row_within, within, v)
         sch.unroll(row_within)
-    for stage in (tiles, pad):  # in this order: each is computed where its consumer already is
-        if point.padding is Padding.BY_BAND:
-            sch.compute_at(stage, band, preserve_unit_loops=True)
-    t_product, t_b, t_h, t_s, t_w, t_v = sch.get_loops(tiles)[-6:]
-    sch.reorder(t_b, t_h, t_s, t_w, t_product, t_v)
-    sch.unroll(t_product)
-    sch.vectorize(t_v)
-    sch.vectorize(sch.get_loops(pad)[-1])
-    if parallel:
-        if point.padding is Padding.AT_FIRST:
-            sch.parallel(t_b)
-            sch.parallel(sch.get_loops(pad)[0])
-        _parallelise_bands(sch, point, outer)
-    zero_first(sch, acc, k_o, 3)
+    _place_tiles(sch, tiles, point, band, parallel)
+    _place_padding(sch, pad, point.padding, band, parallel)
+    _share_bands(sch, point, outer, acc, k_o, parallel)
+
+
+def _place_tiles(sch: Any, tiles: Any, point: WinogradPoint, band: Any, parallel: bool) -> tuple[Any, Any]:
+    """Transformed inputs by bands or at first, in parallel then, all products of a tile written out; returns the loops
+    over channel blocks and rows."""
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(tiles, band, preserve_unit_loops=True)
+    product, *places, v = sch.get_loops(tiles)[-len(sch.get(tiles).iter_vars) :]
+    sch.reorder(*places, product, v)
+    sch.unroll(product)
+    sch.vectorize(v)
+    if point.padding is Padding.AT_FIRST and parallel:
+        sch.parallel(places[0])
+    return places[0], places[1]
 
 
 def winograd2(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
@@ -330,26 +336,14 @@ def winograd2(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, p
     unroll(sch, c_i, c_w)
     sch.vectorize(c_v)
     k_o = _sums_of_bands(sch, point, prefix, outer)
-    if point.padding is Padding.BY_BAND:
-        sch.compute_at(tiles, band, preserve_unit_loops=True)
-    t_p, t_b, t_h, t_w, t_v = sch.get_loops(tiles)[-5:]
-    sch.reorder(t_b, t_h, t_w, t_p, t_v)
-    sch.unroll(t_p)
-    sch.vectorize(t_v)
+    _, t_h = _place_tiles(sch, tiles, point, band, parallel)
     sch.compute_at(rows, t_h, preserve_unit_loops=True)
     r_i, _, _, r_w, r_v = sch.get_loops(rows)[-5:]
     sch.reorder(r_w, r_i, r_v)
     sch.unroll(r_i)
     sch.vectorize(r_v)
-    if point.padding is Padding.BY_BAND:
-        sch.compute_at(pad, band, preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(pad)[-1])
-    if parallel:
-        if point.padding is Padding.AT_FIRST:
-            sch.parallel(t_b)
-            sch.parallel(sch.get_loops(pad)[0])
-        _parallelise_bands(sch, point, outer)
-    zero_first(sch, acc, k_o, 3)
+    _place_padding(sch, pad, point.padding, band, parallel)
+    _share_bands(sch, point, outer, acc, k_o, parallel)
 
 
 def upconv(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, parallel: bool) -> None:
@@ -358,12 +352,8 @@ def upconv(sch: Any, workload: Workload, point: WinogradPoint, prefix: str, para
     rows, columns = workload.axes
     outer, band = _outputs_of_bands(sch, point, prefix, (rows.stride, columns.stride))
     k_o = _sums_of_bands(sch, point, prefix, outer)
-    if point.padding is Padding.BY_BAND:
-        sch.compute_at(pad, band, preserve_unit_loops=True)
-    _vectorise_padding(sch, pad, point.padding, parallel)
-    if parallel:
-        _parallelise_bands(sch, point, outer)
-    zero_first(sch, acc, k_o, 3)
+    _place_padding(sch, pad, point.padding, band, parallel)
+    _share_bands(sch, point, outer, acc, k_o, parallel)
 
 
 def _outputs_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tuple[int, int]) -> tuple[list[Any], Any]:

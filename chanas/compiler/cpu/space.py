@@ -141,6 +141,22 @@ def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
     return (Coordinate.choice("scale_at", 0, 1),) if can_be else ()
 
 
+def _window_choices(workload: Workload, target: HardwareTarget) -> tuple[Coordinate, ...]:
+    """Order of a sum over windows, outer loops that are fused, and whether a row of taps is written out."""
+    orders = ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,)
+    unrolls = (0, 1) if workload.axes[1].kernel > 1 else (0,)
+    return (
+        Coordinate.choice("reduce", *orders),
+        *parallel_choice(target, 1, 2),
+        Coordinate.choice("unroll", *unrolls),
+    )
+
+
+def _in_blocks(channels: int, lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Splits of a loop over input channels of which the inner part divides a block of them."""
+    return tuple(o for o in factorisations(channels, 2, lanes) if lanes % o[1] == 0)
+
+
 def _padding_choice(workload: Workload) -> Coordinate:
     """Padding at first or by bands; at first where windows have gaps between them, whose bands TVM fails to size."""
     has_gaps = any(axis.has_gaps for axis in workload.axes)
@@ -362,18 +378,14 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
         raise ScheduleError(f"expected groups that fill vectors of {lanes} for blockconv, got workload {workload.key}")
     blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
     pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
-    k_options = tuple(o for o in factorisations(workload.channels_per_group, 2, lanes) if lanes % o[1] == 0)
+    k_options = _in_blocks(workload.channels_per_group, lanes)
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
         Coordinate.split("w", tiled, innermost_max=limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
-        Coordinate.choice(
-            "reduce", *(ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))
-        ),
-        *parallel_choice(target, 1, 2),
-        Coordinate.choice("unroll", *((0, 1) if columns.kernel > 1 else (0,))),
+        *_window_choices(workload, target),
         _padding_choice(workload) if pads else Coordinate.choice("pad_at", Padding.IN_LOADS),
     )
 
@@ -419,11 +431,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
         Coordinate.split("w", tiled, innermost_max=limit),
         Coordinate.split("n", shared.sets * shared.vectors, 3, innermost_max=limit),
         Coordinate("split_k", factorisations(workload.channels_per_group, 2, _MAX_UNROLLED_REDUCTION)),
-        Coordinate.choice(
-            "reduce", *(ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,))
-        ),
-        *parallel_choice(target, 1, 2),
-        Coordinate.choice("unroll", *((0, 1) if columns.kernel > 1 else (0,))),
+        *_window_choices(workload, target),
         Coordinate.choice("pad_at", Padding.AT_FIRST if has_gaps else Padding.BY_BAND),
     )
 
@@ -481,7 +489,7 @@ def _sums_of_bands(
     compiler writes out the terms of `taps` by itself."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
     blocks = num_blocks(workload.out_channels, lanes)
-    k_options = tuple(o for o in factorisations(workload.in_channels, 2, lanes) if lanes % o[1] == 0)
+    k_options = _in_blocks(workload.in_channels, lanes)
     coordinates = (
         Coordinate.split("h", size, 3, innermost_max=limit),
         Coordinate.split("w", columns, innermost_max=limit),

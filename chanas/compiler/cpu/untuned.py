@@ -13,12 +13,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.relax import transform
 
 from chanas.compiler.libraries import export
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.epilogues import USUAL, Epilogue
+from chanas.operators.layout import PLAIN
 from chanas.operators.steps import block_steps
 from chanas.operators.workload import Workload
 
@@ -27,9 +31,6 @@ Array = npt.NDArray[Any]
 
 def stock_build(module: Any, target: HardwareTarget) -> Any:
     """An executable of a Relax module, its operators legalised and fused as TVM's passes do, nothing scheduled."""
-    import tvm
-    from tvm.relax import transform
-
     fusing = [
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
@@ -66,9 +67,6 @@ def stock_module(proto: Any, program: Any, shapes: Mapping[str, list[int]], type
 def stock_network(module: Any, arrays: Sequence[Array], target: HardwareTarget) -> Callable[[], list[Array]]:
     """A Relax module `main(inputs…) -> outputs` built by `stock_build`, as a function that gives its outputs for
     `arrays`."""
-    import tvm
-    from tvm import relax
-
     function = relax.VirtualMachine(stock_build(module, target), tvm.cpu())["main"]
     arguments = [tvm.runtime.tensor(array) for array in arrays]
 
@@ -84,8 +82,6 @@ def block_module(block: BlockConfig) -> Any:
 
     Arguments are those of `chanas.compiler.cases.plain_block_case`.
     """
-    from tvm import relax
-
     steps = block_steps(block)
     first = steps[0].workload
     x = relax.Var("x", relax.TensorType((1, first.in_channels, first.input_size, first.input_size), "float32"))
@@ -108,42 +104,25 @@ def build_block(block: BlockConfig, target: HardwareTarget, library_path: Path) 
 
 def _parameters(workload: Workload, position: int) -> list[Any]:
     """Variables of weight and bias; none of pooling."""
-    from tvm import relax
-
-    if not workload.has_weights:
-        return []
-    kernel = workload.kernel_size
-    shapes = {
-        "weight": (workload.out_channels, workload.channels_per_group, kernel, kernel),
-        "bias": (1, workload.out_channels, 1, 1),
-    }
-    return [relax.Var(f"{name}{position}", relax.TensorType(shape, "float32")) for name, shape in shapes.items()]
+    types = [relax.TensorType(argument.shape, argument.dtype) for argument in PLAIN.parameters(workload)]
+    return [relax.Var(f"{name}{position}", type_) for name, type_ in zip(("weight", "bias"), types, strict=False)]
 
 
 def _operator(builder: Any, workload: Workload, reads: Sequence[Any], parameters: Sequence[Any]) -> Any:
     """An operator's output from what it reads: input, then gate and residual as far as it has them."""
-    from tvm import relax
-
     x, *extras = reads
     if workload.takes_mean:
         return builder.emit(relax.op.mean(x, axis=[2, 3], keepdims=True))
     if workload.scaled:
         x = builder.emit(relax.op.multiply(x, extras.pop(0)))
-    out = _convolution(builder, workload, x, *parameters)
+    weight, bias = parameters
+    stride, padding = workload.stride, workload.kernel_size // 2
+    out = builder.emit(relax.op.nn.conv2d(x, weight, strides=stride, padding=padding, groups=workload.num_groups))
+    out = _epilogue(builder, workload.epilogue, builder.emit(relax.op.add(out, bias)))
     return builder.emit(relax.op.add(out, extras.pop())) if workload.residual else out
 
 
-def _convolution(builder: Any, workload: Workload, x: Any, weight: Any, bias: Any) -> Any:
-    from tvm import relax
-
-    stride, padding = workload.stride, workload.kernel_size // 2
-    out = relax.op.nn.conv2d(x, weight, strides=stride, padding=padding, groups=workload.num_groups)
-    return _epilogue(builder, workload.epilogue, builder.emit(relax.op.add(builder.emit(out), bias)))
-
-
 def _epilogue(builder: Any, epilogue: Epilogue, x: Any) -> Any:
-    from tvm import relax
-
     if epilogue not in USUAL:
         raise ScheduleError(f"expected an epilogue of TVM's own route ({', '.join(USUAL)}), got {epilogue}")
     if epilogue == "none":

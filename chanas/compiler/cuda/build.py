@@ -12,6 +12,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
+import tvm_ffi
+from tvm.ir.transform import Sequential
+from tvm.s_tir import transform as scheduled
+from tvm.s_tir.analysis import verify_gpu_code
+from tvm.tirx import compilation_pipeline
+from tvm.tirx import transform as lowering
+
 from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.ir import OWN_BARRIERS
 from chanas.compiler.cuda.nvrtc import GPUCompileError, KernelFigures, compile_cubin
@@ -43,6 +51,8 @@ __device__ __forceinline__ half4 make_half4(half x, half y, half z, half w) { re
 _MAX_VECTOR_BYTES = 16
 COMPILE_CALLBACK = "tvm_callback_cuda_compile"
 """The function that TVM's CUDA runtime calls with the text of kernels, for machine code."""
+CONFIG = {"tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False}}
+"""Configuration of passes: what is to be written out is marked so, for the CUDA compiler to do."""
 # Largest thread index in z, of every architecture (CUDA C++ Programming Guide, "Technical specifications").
 _MAX_THREADS_Z = 64
 
@@ -53,12 +63,9 @@ def verify(function: Any, target: HardwareTarget) -> Any:
     Raises:
         GPUCompileError: it wants more threads, shared memory or registers than there are.
     """
-    import tvm
-    from tvm.s_tir.analysis import verify_gpu_code
-
     gpu, module = target.required_gpu, tvm.IRModule({"main": function})
     with target.tvm_target():
-        lowered = (_flat if OWN_BARRIERS in (function.attrs or {}) else _explicit)(target)(module)
+        lowered = _explicit(target, OWN_BARRIERS in (function.attrs or {}))(module)
     limits = {
         "max_threads_per_block": gpu.max_threads_per_block,
         "max_thread_x": gpu.max_threads_per_block,
@@ -83,35 +90,27 @@ def _wanted(module: Any, gpu: GPUFeatures) -> str:
     )
 
 
-def _flat(target: HardwareTarget) -> Any:
-    """Return the remaining passes for a kernel that is written with explicit threads and buffers."""
-    from tvm.ir.transform import Sequential
-    from tvm.tirx import transform as lowered
-
-    return Sequential([lowered.BindTarget(target.tvm_target()), lowered.FlattenBuffer(), lowered.NarrowDataType(32)])
-
-
-def _explicit(target: HardwareTarget) -> Any:
-    """Blocks to loops over buffers of the least size, bound loops to threads."""
-    from tvm.ir.transform import Sequential
-    from tvm.s_tir import transform as scheduled
-    from tvm.tirx import transform as lowered
-
+def _explicit(target: HardwareTarget, is_written_down: bool) -> Any:
+    """Blocks to loops over buffers of the least size and bound loops to threads, unless a kernel is written with these;
+    then flat buffers."""
+    blocks_to_threads = [
+        scheduled.CanonicalizeLoop(),
+        scheduled.LowerCrossThreadReduction(),
+        scheduled.LowerInitBlock(),
+        scheduled.PlanAndUpdateBufferAllocationLocation(),
+        scheduled.ConvertBlocksToOpaque(),
+        scheduled.LiftThreadBinding(),
+        scheduled.CompactBufferAllocation(),
+        scheduled.UnifyThreadBinding(),
+        scheduled.LowerMatchBuffer(),
+        scheduled.LowerOpaqueBlock(),
+    ]
     return Sequential(
         [
-            lowered.BindTarget(target.tvm_target()),
-            scheduled.CanonicalizeLoop(),
-            scheduled.LowerCrossThreadReduction(),
-            scheduled.LowerInitBlock(),
-            scheduled.PlanAndUpdateBufferAllocationLocation(),
-            scheduled.ConvertBlocksToOpaque(),
-            scheduled.LiftThreadBinding(),
-            scheduled.CompactBufferAllocation(),
-            scheduled.UnifyThreadBinding(),
-            scheduled.LowerMatchBuffer(),
-            scheduled.LowerOpaqueBlock(),
-            lowered.FlattenBuffer(),
-            lowered.NarrowDataType(32),
+            lowering.BindTarget(target.tvm_target()),
+            *([] if is_written_down else blocks_to_threads),
+            lowering.FlattenBuffer(),
+            lowering.NarrowDataType(32),
         ]
     )
 
@@ -123,37 +122,27 @@ def _device_part(module: Any) -> Any:
     Without `StorageRewrite`, which lets buffers share memory: a kernel's buffers are all alive at once. Kernels that
     are written down statement by statement are not simplified either: the CUDA compiler makes the same code of them.
     """
-    from tvm.ir.transform import Sequential
-    from tvm.s_tir import transform as scheduled
-    from tvm.tirx import transform as lowered
-
     has_own_barriers = any(OWN_BARRIERS in (f.attrs or {}) for f in module.functions.values())
     return Sequential(
         [
-            lowered.VectorizeLoop(True),
-            lowered.UnrollLoop(),
-            *([] if has_own_barriers else [lowered.StmtSimplify()]),
+            lowering.VectorizeLoop(True),
+            lowering.UnrollLoop(),
+            *([] if has_own_barriers else [lowering.StmtSimplify()]),
             scheduled.RewriteUnsafeSelect(),
-            lowered.VerifyMemory(),
-            lowered.AnnotateEntryFunc(),
+            lowering.VerifyMemory(),
+            lowering.AnnotateEntryFunc(),
             *([] if has_own_barriers else [scheduled.ThreadSync("shared")]),
             scheduled.LowerThreadAllreduce(),
-            lowered.SplitHostDevice(),
-            lowered.MakePackedAPI(),
+            lowering.SplitHostDevice(),
+            lowering.MakePackedAPI(),
         ]
     )
 
 
 def _device_module(verified: Any, target: HardwareTarget) -> Any:
     """Extract the kernels from the module that `verify` returned, just before they are printed."""
-    import tvm
-    from tvm.tirx import compilation_pipeline
-    from tvm.tirx.transform import Filter
-
-    # what is to be written out is marked so, for the CUDA compiler to do
-    config = {"tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False}}
-    with tvm.transform.PassContext(opt_level=3, config=config), target.tvm_target():
-        device = Filter(lambda f: f.attrs["target"].kind.name == "cuda")(_device_part(verified)(verified))
+    with tvm.transform.PassContext(opt_level=3, config=CONFIG), target.tvm_target():
+        device = lowering.Filter(lambda f: f.attrs["target"].kind.name == "cuda")(_device_part(verified)(verified))
         return compilation_pipeline.finalize_device_passes()(device)
 
 
@@ -171,9 +160,6 @@ def kernel_program(verified: Any, target: HardwareTarget) -> Any:
 
 def cuda_source(verified: Any, target: HardwareTarget) -> str:
     """The CUDA text of what `verify` returned, without the preamble that this compiler's kernels start with."""
-    import tvm
-    import tvm_ffi
-
     # where there is a driver TVM would have the text compiled at once, in its own slow way
     tvm_ffi.register_global_func(COMPILE_CALLBACK, lambda code: b"", override=True)
     with target.tvm_target():
@@ -244,12 +230,3 @@ class CompileRecord:
     figures: KernelFigures | None
     error: str | None = None
     build_s: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        figures = None if self.figures is None else self.figures.to_json()
-        return {"point": list(self.point), "figures": figures, "error": self.error, "build_s": self.build_s}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> CompileRecord:
-        figures = None if data["figures"] is None else KernelFigures(**data["figures"])
-        return cls(tuple(data["point"]), figures, data["error"], data["build_s"])

@@ -61,5 +61,5 @@ def _driver(folder: Path) -> Path:
     tvm.runtime.load_module(str(source)).write_to_file(str(objects))
     linker = required_linker("")
     named = ("-soname", _DRIVER) if linker.name == "ld" else (f"-Wl,-soname,{_DRIVER}", "-nostdlib")
-    CrossLinker(linker.name, linker.command, named).link(objects, library)
+    CrossLinker(linker.name, linker.command, named).link([objects], library)
     return library

@@ -35,7 +35,7 @@ from chanas.operators.workload import Workload
 
 Array = npt.NDArray[Any]
 Thunk = Callable[[], Array]
-Action = Callable[[], None]
+Action = Callable[[], object]
 
 _AXES = ("x", "y", "z")
 
@@ -103,16 +103,20 @@ class _Machine:
     def _add_memory(self, var: Any, values: Array, owner: Array, is_shared: bool) -> None:
         self.memories[var] = Memory(str(var.name), values, owner, is_shared)
 
-    # ---- statements -------------------------------------------------------------------------------------------------
-    def _statement(self, node: Any) -> Action:
+    def _of(self, node: Any) -> Any:
+        """The method that is called after a node's kind, of it: a statement carried out, or an expression's value."""
         kind = type(node).__name__
-        build = getattr(self, f"_on_{_snake_case(kind)}", None)
+        build = getattr(self, f"_of_{_snake_case(kind)}", None)
         if build is None:
             raise MeasureError(f"a kernel's {kind} cannot be carried out in numpy")
-        done: Action = build(node)
+        return build(node)
+
+    # ---- statements -------------------------------------------------------------------------------------------------
+    def _statement(self, node: Any) -> Action:
+        done: Action = self._of(node)
         return done
 
-    def _on_seq_stmt(self, node: Any) -> Action:
+    def _of_seq_stmt(self, node: Any) -> Action:
         parts = [self._statement(part) for part in node.seq]
 
         def do() -> None:
@@ -121,7 +125,7 @@ class _Machine:
 
         return do
 
-    def _on_attr_stmt(self, node: Any) -> Action:
+    def _of_attr_stmt(self, node: Any) -> Action:
         if str(node.attr_key) == "thread_extent":
             self.values[node.node.var] = self._thread_index(str(node.node.thread_tag))
         return self._statement(node.body)
@@ -133,7 +137,7 @@ class _Machine:
         below = math.prod(extents[:place])
         return (index // below % extents[place])[:, None]
 
-    def _on_for(self, node: Any) -> Action:
+    def _of_for(self, node: Any) -> Action:
         extent, start = self._expression(node.extent), self._expression(node.min)
         body, var = self._statement(node.body), node.loop_var
 
@@ -148,12 +152,12 @@ class _Machine:
 
         return do
 
-    def _on_if_then_else(self, node: Any) -> Action:
+    def _of_if_then_else(self, node: Any) -> Action:
         condition, then = self._expression(node.condition), self._statement(node.then_case)
         other = self._statement(node.else_case) if node.else_case is not None else None
 
         def do() -> None:
-            outer, taken = self.mask, self._per_thread(condition())
+            outer, taken = self.mask, self._per_thread(condition()).astype(bool)
             for branch, chosen in ((then, taken), (other, ~taken)):
                 self.mask = outer & chosen
                 if branch is not None and self.mask.any():
@@ -162,15 +166,11 @@ class _Machine:
 
         return do
 
-    def _on_bind(self, node: Any) -> Action:
+    def _of_bind(self, node: Any) -> Action:
         value, var = self._expression(node.value), node.var
+        return lambda: self.values.update({var: value()})
 
-        def do() -> None:
-            self.values[var] = value()
-
-        return do
-
-    def _on_alloc_buffer(self, node: Any) -> Action:
+    def _of_alloc_buffer(self, node: Any) -> Action:
         buffer = node.buffer
         kind, size = buffer.ty, math.prod(int(n) for n in buffer.ty.shape)
         scope, dtype = str(kind.storage_scope), _numpy_type(kind.dtype)
@@ -183,7 +183,7 @@ class _Machine:
         self._add_memory(buffer, values, owner, shared)
         return lambda: None
 
-    def _on_decl_buffer(self, node: Any) -> Action:
+    def _of_decl_buffer(self, node: Any) -> Action:
         """Another view of the same memory."""
         known = self._memory(_underlying(node.data))
         dtype = _numpy_type(node.buffer.ty.dtype)
@@ -195,22 +195,13 @@ class _Machine:
             self._add_memory(node.buffer, known.values.view(dtype), known.owner, False)
         return lambda: None
 
-    def _on_buffer_store(self, node: Any) -> Action:
+    def _of_buffer_store(self, node: Any) -> Action:
         memory, value = self._memory(node.buffer), self._expression(node.value)
         (index,) = [self._expression(i) for i in node.indices]
+        return lambda: self._write(memory, index(), value())
 
-        def do() -> None:
-            self._write(memory, index(), value())
-
-        return do
-
-    def _on_evaluate(self, node: Any) -> Action:
-        value = self._expression(node.value)
-
-        def do() -> None:
-            value()
-
-        return do
+    def _of_evaluate(self, node: Any) -> Action:
+        return self._expression(node.value)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
     def _memory(self, var: Any) -> Memory:
@@ -229,26 +220,20 @@ class _Machine:
 
     # ---- expressions ------------------------------------------------------------------------------------------------
     def _per_thread(self, value: Array) -> Array:
-        return np.broadcast_to(value, (self.total, 1))[:, 0].astype(bool)
+        return np.broadcast_to(value, (self.total, 1))[:, 0]
 
     def _expression(self, node: Any) -> Thunk:
-        kind = type(node).__name__
-        if kind in _BINARY:
-            left, right, combine = self._expression(node.a), self._expression(node.b), _BINARY[kind]
+        if (combine := _BINARY.get(type(node).__name__)) is not None:
+            left, right = self._expression(node.a), self._expression(node.b)
             return lambda: combine(left(), right())
-        build = getattr(self, f"_of_{_snake_case(kind)}", None)
-        if build is None:
-            raise MeasureError(f"a kernel's {kind} cannot be evaluated in numpy")
-        thunk: Thunk = build(node)
+        thunk: Thunk = self._of(node)
         return thunk
 
     def _of_int_imm(self, node: Any) -> Thunk:
-        value = np.array([[int(node.value)]]).astype(_numpy_type(node.ty))
+        value = np.array([[node.value]]).astype(_numpy_type(node.ty))
         return lambda: value
 
-    def _of_float_imm(self, node: Any) -> Thunk:
-        value = np.array([[float(node.value)]]).astype(_numpy_type(node.ty))
-        return lambda: value
+    _of_float_imm = _of_int_imm
 
     def _of_var(self, node: Any) -> Thunk:
         return lambda: self.values[node]
@@ -323,7 +308,7 @@ class _Machine:
         """One of two values; the other one is not read."""
 
         def value() -> Array:
-            outer, taken = self.mask, self._per_thread(condition())
+            outer, taken = self.mask, self._per_thread(condition()).astype(bool)
             self.mask = outer & taken
             first = then()
             self.mask = outer & ~taken
@@ -356,18 +341,14 @@ class _Machine:
         lane = self.thread_in_block % WARP
 
         def shuffled() -> Array:
-            given = np.broadcast_to(value(), (self.total, 1))
-            group = lane // int(width().flat[0]) * int(width().flat[0])
-            wanted = self._per_thread_int(other())
-            source = lane + wanted if down else group + wanted % int(width().flat[0])
-            inside = source < np.minimum(group + int(width().flat[0]), WARP)
+            given, num = np.broadcast_to(value(), (self.total, 1)), int(width().flat[0])
+            group, wanted = lane // num * num, self._per_thread(other())
+            source = lane + wanted if down else group + wanted % num
+            inside = source < np.minimum(group + num, WARP)
             source = np.where(inside, thread + source - lane, thread)
             return given[np.minimum(source, self.total - 1)]
 
         return shuffled
-
-    def _per_thread_int(self, value: Array) -> Array:
-        return np.broadcast_to(value, (self.total, 1))[:, 0]
 
     def _intrinsic(self, node: Any) -> Thunk:
         """A function of `cuda.intrinsics`: its arguments are values, or places in memory."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tvm.backend.cuda.op import cuda_func_call
 
 Array = npt.NDArray[Any]
 
@@ -41,8 +42,6 @@ class Intrinsic:
 
     def __call__(self, *arguments: Any) -> Any:
         """The call, as an expression of a kernel."""
-        from tvm.backend.cuda.op import cuda_func_call
-
         return cuda_func_call(self.name, *arguments, source_code=self.source, return_type=self.returns)
 
 
@@ -77,66 +76,38 @@ __device__ __forceinline__ void {name}(float* c, const void* a, const void* b) {
 """
 
 
-def _lane(num_threads: int) -> tuple[Array, Array, Array]:
-    """Return each thread's warp, groupID and threadID_in_group, each [T, 1]."""
-    thread = np.arange(num_threads)[:, None]
-    return thread // WARP, thread % WARP // 4, thread % 4
-
-
 def _fill(shape: tuple[int, ...], where: tuple[Array, ...], values: Array) -> Array:
     matrix = np.full(shape, np.nan, dtype=np.float32)
     matrix[where] = values
     return matrix
 
 
-def _multiply(c: Any, a: tuple[Array, Array, Array], b: tuple[Array, Array, Array], depth: int) -> None:
-    """C += A · B: `a` and `b` are each thread's values, their rows and their columns [T, …]."""
-    num_threads = a[0].shape[0]
-    warp, group, in_group = _lane(num_threads)
-    num_warps = num_threads // WARP
+def _multiply(words: int, values: Callable[[Array], Array], c: Any, a: Any, b: Any) -> None:
+    """C += A · B, of `words` registers of A and half as many of B, each of some `values`.
+
+    Register r of A has, one after the other, values of row g (of even r) or g + 8 (of odd r), from the t-th word on of
+    the first four words of the row (r = 0, 1) or of the second four (r = 2, 3); register r of B those of column g, from
+    the t-th word of the r-th four words on. C has two neighbours of row g, and two of row g + 8.
+    """
+    x, y = values(a.read(words)), values(b.read(words // 2))
+    num_threads, per_word = x.shape[0], x.shape[1] // words
+    thread = np.arange(num_threads)[:, None]
+    warp, group, in_group = thread // WARP, thread % WARP // 4, thread % 4
+    num_warps, depth = num_threads // WARP, 2 * words * per_word
+    register, value = np.divmod(np.arange(words * per_word), per_word)
+    in_a = (warp, group + register % 2 * 8, (in_group + register // 2 * 4) * per_word + value)
+    register, value = np.divmod(np.arange(words // 2 * per_word), per_word)
+    in_b = (warp, (in_group + register * 4) * per_word + value, group)
     i = np.arange(4)
-    row, col = np.where(i < 2, group, group + 8), in_group * 2 + (i & 1)
-    first = _fill((num_warps, 16, depth), (warp, a[1], a[2]), a[0])
-    second = _fill((num_warps, depth, 8), (warp, b[1], b[2]), b[0])
-    total = _fill((num_warps, 16, 8), (warp, row, col), c.read(4)) + first @ second
-    c.write(total[warp, row, col])
+    in_c = (warp, group + i // 2 * 8, in_group * 2 + i % 2)
+    product = _fill((num_warps, 16, depth), in_a, x) @ _fill((num_warps, depth, 8), in_b, y)
+    total = _fill((num_warps, 16, 8), in_c, c.read(4)) + product
+    c.write(total[in_c])
 
 
-def _halves(pointer: Any, num_words: int) -> Array:
+def _halves(words: Array) -> Array:
     """[T, 2 · words], the low half of a word first."""
-    words = np.ascontiguousarray(pointer.read(num_words))
-    return words.view(np.float16).astype(np.float32)
-
-
-def _mma_f16_k16(c: Any, a: Any, b: Any) -> None:
-    x, y = _halves(a, 4), _halves(b, 2)
-    _, group, in_group = _lane(x.shape[0])
-    i = np.arange(8)
-    row = np.where((i < 2) | ((i >= 4) & (i < 6)), group, group + 8)
-    col = in_group * 2 + (i & 1) + np.where(i < 4, 0, 8)
-    j = np.arange(4)
-    in_row = in_group * 2 + (j & 1) + np.where(j < 2, 0, 8)
-    _multiply(c, (x, row, col), (y, in_row, np.broadcast_to(group, in_row.shape)), 16)
-
-
-def _mma_f16_k8(c: Any, a: Any, b: Any) -> None:
-    x, y = _halves(a, 2), _halves(b, 1)
-    _, group, in_group = _lane(x.shape[0])
-    i = np.arange(4)
-    j = np.arange(2)
-    in_row = in_group * 2 + j
-    where_a = (np.where(i < 2, group, group + 8), in_group * 2 + (i & 1))
-    _multiply(c, (x, *where_a), (y, in_row, np.broadcast_to(group, in_row.shape)), 8)
-
-
-def _mma_tf32_k8(c: Any, a: Any, b: Any) -> None:
-    x, y = (_cut_to_tf32(p.read(n)) for p, n in ((a, 4), (b, 2)))
-    _, group, in_group = _lane(x.shape[0])
-    i, j = np.arange(4), np.arange(2)
-    row = np.where((i == 0) | (i == 2), group, group + 8)
-    col = np.where(i < 2, in_group, in_group + 4)
-    in_row = np.where(j == 0, in_group, in_group + 4)
-    _multiply(c, (x, row, col), (y, in_row, np.broadcast_to(group, in_row.shape)), 8)
+    return np.ascontiguousarray(words).view(np.float16).astype(np.float32)
 
 
 def _cut_to_tf32(values: Array) -> Array:
@@ -161,27 +132,16 @@ def _product_of_halves(a: Array, b: Array) -> Array:
     return np.ascontiguousarray(left * right).view(np.uint32)
 
 
-_MMA_F16_K16 = Intrinsic(
-    "chanas_mma_f16_k16",
-    _mma_text("chanas_mma_f16_k16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 4),
-    "void",
-    _mma_f16_k16,
-    of_a_warp=True,
-)
-_MMA_F16_K8 = Intrinsic(
-    "chanas_mma_f16_k8",
-    _mma_text("chanas_mma_f16_k8", "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", 2),
-    "void",
-    _mma_f16_k8,
-    of_a_warp=True,
-)
-_MMA_TF32_K8 = Intrinsic(
-    "chanas_mma_tf32_k8",
-    _mma_text("chanas_mma_tf32_k8", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 4),
-    "void",
-    _mma_tf32_k8,
-    of_a_warp=True,
-)
+def _mma(kind: str, instruction: str, words: int, values: Callable[[Array], Array]) -> Intrinsic:
+    """The instruction of a kind of factors, of which A has so many registers."""
+    name = f"chanas_mma_{kind}"
+    text = _mma_text(name, f"mma.sync.aligned.{instruction}", words)
+    return Intrinsic(name, text, "void", functools.partial(_multiply, words, values), of_a_warp=True)
+
+
+_MMA_F16_K16 = _mma("f16_k16", "m16n8k16.row.col.f32.f16.f16.f32", 4, _halves)
+_MMA_F16_K8 = _mma("f16_k8", "m16n8k8.row.col.f32.f16.f16.f32", 2, _halves)
+_MMA_TF32_K8 = _mma("tf32_k8", "m16n8k8.row.col.f32.tf32.tf32.f32", 4, _cut_to_tf32)
 TO_TF32 = Intrinsic(
     "chanas_to_tf32",
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,10 +32,17 @@ def loop(name: str, extent: int, body: Body, kind: str = "unroll") -> Any:
     return tirx.For(var, 0, extent, _KINDS[kind], body(var))
 
 
+def loops(body: Callable[..., Any], *axes: Any) -> Any:
+    """Loops inside each other, each with what `loop` takes: its name, its extent and its kind."""
+    if not axes:
+        return body()
+    (name, extent, *kind), *inner = axes
+    return loop(name, extent, lambda i: loops(functools.partial(body, i), *inner), *kind)
+
+
 def sequence(*parts: Any) -> Any:
-    """Return the statements one after the other; None is left out."""
-    found = [part for part in parts if part is not None]
-    return found[0] if len(found) == 1 else tirx.SeqStmt(found)
+    """Return the statements one after the other."""
+    return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
 
 
 def assign(buffer: Any, place: Sequence[Any] | Any, value: Any) -> Any:

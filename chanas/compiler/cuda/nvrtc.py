@@ -12,12 +12,12 @@ import ctypes
 import functools
 import importlib.util
 import re
-import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chanas.compiler.elf import section_sizes
 from chanas.errors import ChanasError, TargetError
 
 _SYSTEM_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
@@ -132,8 +132,8 @@ def installed() -> tuple[NVRTCLibrary, ...]:
     return newest_first([*_wheel_files(), *_SYSTEM_NAMES])
 
 
-def library_for(arch: str) -> NVRTCLibrary:
-    """The newest copy that compiles for an architecture.
+def library_for(arch: str | None = None) -> NVRTCLibrary:
+    """The newest copy, or the newest that compiles for an architecture.
 
     Raises:
         TargetError: none does; the message says what each has, and what to install where that helps.
@@ -142,7 +142,7 @@ def library_for(arch: str) -> NVRTCLibrary:
     if not libraries:
         raise TargetError(NO_NVRTC)
     for library in libraries:
-        if arch in library.archs:
+        if arch is None or arch in library.archs:
             return library
     lists = "; ".join(f"{library.name} has {', '.join(library.archs)}" for library in libraries)
     help_ = f"; `pip install '{OLDER}'` brings one that has it" if arch in OLDER_ARCHS else ""
@@ -164,47 +164,14 @@ class KernelFigures:
     shared_bytes: int
     code_bytes: int
 
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
-
 
 def why_no_nvrtc(arch: str | None = None) -> str | None:
     """Return the reason that nothing can be compiled (for `arch`); None if it can."""
-    if not installed():
-        return NO_NVRTC
     try:
-        if arch is not None:
-            library_for(arch)
+        library_for(arch)
     except TargetError as missing:
         return str(missing)
     return None
-
-
-def compiler_name(arch: str | None = None) -> str:
-    """NVRTC and the version that compiles for an architecture, by default the newest: the code depends on it.
-
-    Raises:
-        TargetError: there is none.
-    """
-    if arch is not None:
-        return library_for(arch).name
-    if not installed():
-        raise TargetError(NO_NVRTC)
-    return installed()[0].name
-
-
-def supported_archs() -> tuple[str, ...]:
-    """The architectures that the installed compilers have between them: sm_75, sm_80, …"""
-    archs = {arch for library in installed() for arch in library.archs}
-    return tuple(sorted(archs, key=lambda arch: int(arch.removeprefix("sm_"))))
-
-
-def check_arch(arch: str) -> None:
-    """
-    Raises:
-        TargetError: no NVRTC is there, or none that has the architecture; the message lists what each has.
-    """
-    library_for(arch)
 
 
 def compile_cubin(source: str, arch: str) -> tuple[bytes, KernelFigures]:
@@ -233,7 +200,7 @@ def read_figures(cubin: bytes, log: str) -> KernelFigures:
         found = re.search(pattern, log)
         return int(found[1]) if found else 0
 
-    sections = dict(elf_sections(cubin))
+    sections = dict(section_sizes(cubin))
     code = sum(size for name, size in sections.items() if name.startswith(".text."))
     shared = sum(size for name, size in sections.items() if name.startswith(".nv.shared."))
     return KernelFigures(
@@ -243,14 +210,3 @@ def read_figures(cubin: bytes, log: str) -> KernelFigures:
         shared_bytes=said(r"(\d+) bytes smem") or shared,
         code_bytes=code,
     )
-
-
-def elf_sections(data: bytes) -> Iterator[tuple[str, int]]:
-    """Name and size in bytes of each section of a 64-bit ELF file (System V ABI)."""
-    (table,) = struct.unpack_from("<Q", data, 40)
-    entry_bytes, count, names_index = struct.unpack_from("<HHH", data, 58)
-    headers = [struct.unpack_from("<IIQQQQ", data, table + i * entry_bytes) for i in range(count)]
-    names_at = headers[names_index][4]
-    for name_at, _, _, _, _, size in headers:
-        start = names_at + name_at
-        yield data[start : data.index(b"\0", start)].decode(), size

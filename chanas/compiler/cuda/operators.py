@@ -11,13 +11,14 @@ Sums and biases are float32 in every type, and so are logits, the image that `co
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import te, tirx
 
-from chanas.compiler.expressions import epilogue
+from chanas.compiler.expressions import epilogue, float32
 from chanas.errors import ScheduleError
 from chanas.operators.layout import ROWS, input_shape, num_rows, operator_inputs
 from chanas.operators.workload import Workload
@@ -47,19 +48,14 @@ def output_shape(workload: Workload) -> tuple[int, ...]:
     return (output_rows(workload), workload.out_channels)
 
 
-def values_per_word(workload: Workload) -> int:
-    """float16 in 32 bits, or one float32."""
-    return workload.input_precision.per_word
-
-
 def row_words(workload: Workload) -> int:
     """Words of 32 bits of a pixel's input channels."""
-    return workload.in_channels // values_per_word(workload)
+    return workload.in_channels // workload.input_precision.per_word
 
 
 def word_type(workload: Workload) -> str:
     """Type of a word in a kernel's registers."""
-    return "uint32" if values_per_word(workload) == 2 else "float32"
+    return "uint32" if workload.input_precision.per_word == 2 else "float32"
 
 
 def store_vector(extent: int) -> int:
@@ -77,7 +73,7 @@ def _wide(value: Any) -> Any:
 
 def _weight(workload: Workload, weights: Any, tap: Any, c: Any, n: Any) -> Any:
     """A product's weight as float32."""
-    return _wide(weights[tap, c // 2, n, c % 2] if values_per_word(workload) == 2 else weights[tap, c, n])
+    return _wide(weights[tap, c // 2, n, c % 2] if workload.input_precision.per_word == 2 else weights[tap, c, n])
 
 
 def image_and_pixel(m: Any, pixels: int, batch: int) -> tuple[Any, Any]:
@@ -113,7 +109,7 @@ def pool(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequence
     pixels, shape = workload.input_size**2, (workload.batch, workload.in_channels)
     k = te.reduce_axis((0, pixels), name="pixel")
     acc = te.compute(shape, lambda m, n: te.sum(_wide(x[m * pixels + k, n]), axis=k), name="acc")
-    share = tirx.const(1.0 / pixels, "float32")
+    share = float32(1.0 / pixels)
     return te.compute(shape, lambda m, n: (acc[m, n] * share).astype(workload.output_storage), name="out")
 
 
@@ -154,6 +150,7 @@ def check_operator(workload: Workload) -> None:
         raise ScheduleError(f"expected arrays of less than 2^31 values, got {workload.key}; use a smaller batch")
 
 
+@functools.lru_cache(maxsize=64)
 def operator_function(workload: Workload, compute: Compute) -> Any:
     """A `tirx.PrimFunc` of one operator as its expression has it, unscheduled: `operator_inputs`, then the output.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from chanas.compiler.cuda.intrinsics import WARP, TensorCore, tensor_core
-from chanas.compiler.cuda.operators import output_rows, row_words, values_per_word
+from chanas.compiler.cuda.operators import output_rows, row_words
 from chanas.compiler.space import Split, choice, loop
 from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
@@ -209,7 +209,7 @@ def product_plan(workload: Workload, p: ProductPoint, gpu: GPUFeatures) -> Produ
     core = tensor_core_of(workload, gpu) if p.on_tensor_cores else None
     (m_b, m_t, m_v), (n_b, n_t, n_v) = p.m, p.n
     (tap_o, tap_i), (c_o, c_i) = p.taps, p.channels
-    per_word = values_per_word(workload)
+    per_word = workload.input_precision.per_word
     return ProductPlan(
         rows=output_rows(workload),
         columns=workload.out_channels,

@@ -25,13 +25,14 @@ from chanas.compiler.cuda.ir import (
     guarded,
     kernel,
     loop,
+    loops,
     new_buffer,
     operator_buffers,
     sequence,
 )
 from chanas.compiler.cuda.operators import image_and_pixel, store_vector, word_type
 from chanas.compiler.cuda.points import MMA_COLUMNS, MMA_ROWS, ProductPlan, ProductPoint, product_plan
-from chanas.compiler.expressions import epilogue
+from chanas.compiler.expressions import epilogue, float32
 from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 
@@ -43,11 +44,11 @@ def product_kernel(workload: Workload, point: ProductPoint, gpu: GPUFeatures) ->
 
 def _to_halves(words: Any, values: Any, num: int) -> Any:
     """Words to their two values each."""
-    return loop(
-        "i",
-        num,
-        lambda i: sequence(assign(values, i * 2, LOW_HALF(words[i])), assign(values, i * 2 + 1, HIGH_HALF(words[i]))),
-    )
+
+    def both(i: Any) -> Any:
+        return sequence(assign(values, i * 2, LOW_HALF(words[i])), assign(values, i * 2 + 1, HIGH_HALF(words[i])))
+
+    return loop("i", num, both)
 
 
 class _Product:
@@ -108,19 +109,12 @@ class _Product:
     def _steps(self) -> list[Any]:
         """Zero, then one stretch after the other; with two stages the next one is on its way while one is used."""
         plan, each = self.plan, self.plan.stretches_each
-        zero = loop("i", plan.values, lambda i: assign(self.acc, i, tirx.const(0.0, "float32")))
-        if plan.stages == 1:
-            return [
-                zero,
-                loop(
-                    "step",
-                    each,
-                    lambda t: sequence(self._fetch(t), barrier(), self._put(t, 0), barrier(), self._multiply(0)),
-                    "serial",
-                ),
-            ]
+        zero = loop("i", plan.values, lambda i: assign(self.acc, i, float32(0.0)))
 
-        def step(t: Any) -> Any:
+        def alone(t: Any) -> Any:
+            return sequence(self._fetch(t), barrier(), self._put(t, 0), barrier(), self._multiply(0))
+
+        def together(t: Any) -> Any:
             """A stretch is under way while the one before is used; each part of the program stands here once."""
             more = [t < each]
             return sequence(
@@ -130,7 +124,9 @@ class _Product:
                 barrier(),
             )
 
-        return [zero, loop("step", each + 1, step, "serial")]
+        if plan.stages == 1:
+            return [zero, loop("step", each, alone, "serial")]
+        return [zero, loop("step", each + 1, together, "serial")]
 
     def _origin(self, t: Any) -> tuple[Any, Any]:
         """The first tap and the first channel's word of this share's stretch `t`."""
@@ -212,30 +208,24 @@ class _Product:
                 word = c + column % plan.channel_words + v
                 return assign(self.next_x, first + v, self._operand(self.next_x[first + v], self.m0 + row, word))
 
-            store = loop(
-                "v",
-                plan.input_vector,
-                lambda v: assign(self.tile_x, self._in_x(stage, row, column + v), self.next_x[first + v]),
-                "vector",
-            )
-            changed = self.gate is not None or self._is_tf32
-            return guarded(guards, sequence(loop("v", plan.input_vector, change) if changed else None, store))
+            def store(v: Any) -> Any:
+                return assign(self.tile_x, self._in_x(stage, row, column + v), self.next_x[first + v])
+
+            changes = [loop("v", plan.input_vector, change)] if self.gate is not None or self._is_tf32 else []
+            return guarded(guards, sequence(*changes, loop("v", plan.input_vector, store, "vector")))
 
         def of_weights(turn: Any) -> Any:
             k, column, guards = self._places(plan.weight_turns, plan.weight_vector, plan.depth, plan.width, turn)
             first = turn * plan.weight_vector
-            rounded = None
-            if self._is_tf32:
-                rounded = loop(
-                    "v", plan.weight_vector, lambda v: assign(self.next_w, first + v, TO_TF32(self.next_w[first + v]))
-                )
-            store = loop(
-                "v",
-                plan.weight_vector,
-                lambda v: assign(self.tile_w, self._in_w(stage, k, column + v), self.next_w[first + v]),
-                "vector",
-            )
-            return guarded(guards, sequence(rounded, store))
+
+            def change(v: Any) -> Any:
+                return assign(self.next_w, first + v, TO_TF32(self.next_w[first + v]))
+
+            def store(v: Any) -> Any:
+                return assign(self.tile_w, self._in_w(stage, k, column + v), self.next_w[first + v])
+
+            changes = [loop("v", plan.weight_vector, change)] if self._is_tf32 else []
+            return guarded(guards, sequence(*changes, loop("v", plan.weight_vector, store, "vector")))
 
         return sequence(loop("turn", plan.input_turns, of_input), loop("turn", plan.weight_turns, of_weights))
 
@@ -247,8 +237,7 @@ class _Product:
         """A word of row `m` of the input as it is multiplied."""
         if self.gate is not None:
             plan, batch, pixels = self.plan, self.workload.batch, self.workload.output_size**2
-            covered = plan.num_channel_steps * plan.channel_words
-            beyond = [word < plan.row_words] if covered > plan.row_words else []
+            beyond = [word < plan.row_words] if plan.words_over else []
             if batch > 1 and plan.blocks[0] * plan.height > batch * pixels:
                 beyond.append(m < batch * pixels)
             gate = self._or_zero(beyond, self.gate[image_and_pixel(m, pixels, batch)[0], word])
@@ -267,61 +256,37 @@ class _Product:
         word_a = new_buffer((m_v * at_once,), self.word, "a_words", "local")
         word_b = new_buffer((n_v,), self.word, "b_words", "local")
         a, b = word_a, word_b
-        self._allocate(word_a, word_b)
+        self.allocated += [word_a, word_b]
         if per_word == 2:
             a = new_buffer((2 * m_v * at_once,), "float32", "a", "local")
             b = new_buffer((2 * n_v,), "float32", "b", "local")
-            self._allocate(a, b)
+            self.allocated += [a, b]
 
-        def halves(words: Any, values: Any, num: int) -> Any:
-            return None if per_word == 1 else _to_halves(words, values, num)
+        def halves(words: Any, values: Any, num: int) -> list[Any]:
+            return [] if per_word == 1 else [_to_halves(words, values, num)]
 
         def step(k: Any) -> Any:
-            load_a = loop(
-                "i",
-                m_v,
-                lambda i: loop(
-                    "u",
-                    at_once,
-                    lambda u: assign(
-                        word_a,
-                        i * at_once + u,
-                        self.tile_x[self._in_x(stage, i * m_t + row, k * at_once + u)],
-                    ),
-                    "vector",
-                ),
-            )
+            def load_a(i: Any, u: Any) -> Any:
+                place = self._in_x(stage, i * m_t + row, k * at_once + u)
+                return assign(word_a, i * at_once + u, self.tile_x[place])
 
             def one(u: Any) -> Any:
-                load_b = loop(
-                    "q",
-                    n_v // vector,
-                    lambda q: loop(
-                        "v",
-                        vector,
-                        lambda v: assign(
-                            word_b,
-                            q * vector + v,
-                            self.tile_w[self._in_w(stage, k * at_once + u, q * (n_t * vector) + column * vector + v)],
-                        ),
-                        "vector",
-                    ),
-                )
+                def load_b(q: Any, v: Any) -> Any:
+                    place = self._in_w(stage, k * at_once + u, q * (n_t * vector) + column * vector + v)
+                    return assign(word_b, q * vector + v, self.tile_w[place])
 
-                def add(i: Any, j: Any, h: Any) -> Any:
+                def add(h: Any, i: Any, j: Any) -> Any:
                     place = i * n_v + j
                     product = a[(i * at_once + u) * per_word + h] * b[j * per_word + h]
                     return assign(self.acc, place, self.acc[place] + product)
 
-                adds = loop("h", per_word, lambda h: loop("i", m_v, lambda i: loop("j", n_v, lambda j: add(i, j, h))))
-                return sequence(load_b, halves(word_b, b, n_v), adds)
+                loads = loops(load_b, ("q", n_v // vector), ("v", vector, "vector"))
+                return sequence(loads, *halves(word_b, b, n_v), loops(add, ("h", per_word), ("i", m_v), ("j", n_v)))
 
-            return sequence(load_a, halves(word_a, a, m_v * at_once), loop("u", at_once, one))
+            loads = loops(load_a, ("i", m_v), ("u", at_once, "vector"))
+            return sequence(loads, *halves(word_a, a, m_v * at_once), loop("u", at_once, one))
 
         return loop("k", plan.depth // at_once, step, "serial")
-
-    def _allocate(self, *buffers: Any) -> None:
-        self.allocated += buffers
 
     @property
     def _column_vector(self) -> int:
@@ -344,7 +309,7 @@ class _Product:
         words_a, words_b = core.words, core.words // 2
         a = new_buffer((high * words_a,), self.word, "a_fragment", "local")
         b = new_buffer((wide * words_b,), self.word, "b_fragment", "local")
-        self._allocate(a, b)
+        self.allocated += [a, b]
         warp_m, warp_n, group, in_group = self._lane
 
         def step(k: Any) -> Any:
@@ -363,9 +328,9 @@ class _Product:
                 return tirx.Evaluate(core.intrinsic(*(tirx.address_of(p) for p in places)))
 
             return sequence(
-                loop("i", high, lambda i: loop("r", words_a, lambda r: load_a(i, r))),
-                loop("j", wide, lambda j: loop("r", words_b, lambda r: load_b(j, r))),
-                loop("i", high, lambda i: loop("j", wide, lambda j: multiply(i, j))),
+                loops(load_a, ("i", high), ("r", words_a)),
+                loops(load_b, ("j", wide), ("r", words_b)),
+                loops(multiply, ("i", high), ("j", wide)),
             )
 
         return loop("k", plan.depth // depth, step)
@@ -377,7 +342,7 @@ class _Product:
         if plan.shares == 1:
             return [self._assign()]
         left = new_buffer((plan.shares - 1, plan.values, plan.threads), "float32", "sums_shared", "shared")
-        self._allocate(left)
+        self.allocated.append(left)
         leave = loop("i", plan.values, lambda i: assign(left, (self.share - 1, i, self.thread), self.acc[i]))
 
         def add(s: Any) -> Any:
@@ -409,10 +374,7 @@ class _Product:
             m, n = self.m0 + i * m_t + row, self.n0 + q * (n_t * vector) + column * vector + v
             return assign(self.out, (m, n), self._value(i * n_v + q * vector + v, m, n))
 
-        def row_of(i: Any) -> Any:
-            return loop("q", n_v // vector, lambda q: loop("v", vector, lambda v: one(i, q, v), "vector"))
-
-        return loop("i", m_v, row_of)
+        return loops(one, ("i", m_v), ("q", n_v // vector), ("v", vector, "vector"))
 
     def _store_fragments(self) -> Any:
         plan, m_v, n_v = self.plan, self.point.m.values, self.point.n.values
@@ -428,4 +390,4 @@ class _Product:
             both = loop("v", 2, lambda v: assign(self.out, (m, n + v), self._value(place + v, m, n + v)), "vector")
             return guarded(conditions, both)
 
-        return loop("i", high, lambda i: loop("j", wide, lambda j: loop("h", 2, lambda h: one(i, j, h))))
+        return loops(one, ("i", high), ("j", wide), ("h", 2))

@@ -6,6 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax import transform
+from tvm.tirx import compilation_pipeline
+
 from chanas.compiler.cuda import build as cuda_build
 from chanas.compiler.cuda.nvrtc import compile_cubin
 from chanas.compiler.libraries import export
@@ -18,9 +24,6 @@ _CAPTURED = "vm.builtin.cuda_graph.run_or_capture"
 def rewritten(module: Any, target: HardwareTarget) -> Any:
     """The Relax part as the virtual machine's code generator takes it; kernels that depend on nothing but the
     program's arguments are captured as CUDA graphs (functions whose name ends in `cuda_graph_capture`)."""
-    import tvm
-    from tvm.relax import transform
-
     passes = [
         transform.RewriteCUDAGraph(),
         transform.LowerAllocTensor(),
@@ -42,7 +45,6 @@ def _with_kept_answers(module: Any) -> Any:
     The virtual machine writes a captured function's answer to where its caller wants it, and there is no place `%void`:
     a program whose captured part gives nothing back, as ours do, would end with an error at its first call.
     """
-    from tvm import relax
 
     @relax.expr_functor.mutator
     class Kept(relax.PyExprMutator):  # type: ignore[misc]
@@ -59,12 +61,6 @@ def _with_kept_answers(module: Any) -> Any:
     return kept
 
 
-def graphs(module: Any) -> list[str]:
-    """The functions of a rewritten module that run as CUDA graphs."""
-    names = [gv.name_hint for gv, _ in module.functions_items()]
-    return [name for name in names if name.endswith("cuda_graph_capture")]
-
-
 def compile_program(module: Any, target: HardwareTarget, library: Path) -> None:
     """Compile a program (`cuda.graph`) to a library.
 
@@ -78,8 +74,6 @@ def compile_program(module: Any, target: HardwareTarget, library: Path) -> None:
 
 def build_program(module: Any, target: HardwareTarget) -> Any:
     """The executable of a program."""
-    import tvm
-    from tvm.tirx import compilation_pipeline
 
     def passes() -> tuple[Any, Any, Any]:
         return (
@@ -91,25 +85,20 @@ def build_program(module: Any, target: HardwareTarget) -> Any:
     compilation_pipeline.register_tir_pipeline(_PIPELINE, passes)
     _compile_with_nvrtc(target)
     with _context():
-        return tvm.relax.build(
-            rewritten(module, target), target.tvm_target(), relax_pipeline=None, tir_pipeline=_PIPELINE
-        )
+        return relax.build(rewritten(module, target), target.tvm_target(), relax_pipeline=None, tir_pipeline=_PIPELINE)
 
 
 def _context() -> Any:
-    import tvm
-
     config = {
         "relax.backend.use_cuda_graph": True,
         "tirx.disable_assert": True,
-        "tirx.UnrollLoop": {"auto_max_step": 0, "explicit_unroll": False},
+        **cuda_build.CONFIG,
     }
     return tvm.transform.PassContext(opt_level=3, config=config)
 
 
 def _each_function(target: HardwareTarget) -> Any:
     """Every kernel verified and lowered by itself, host and device parts of all together again."""
-    import tvm
 
     def lower(module: Any, _: Any) -> Any:
         whole = tvm.IRModule({}, attrs=module.attrs)
@@ -124,8 +113,6 @@ def _each_function(target: HardwareTarget) -> Any:
 def _compile_with_nvrtc(target: HardwareTarget) -> None:
     """Let TVM compile kernels as `build` does. Its own way parses headers that our kernels need nothing of, which
     takes ten times as long, and takes the architecture of the GPU that it finds."""
-    import tvm_ffi
-
     arch = target.required_gpu.arch
 
     def compile_(code: str) -> bytes:

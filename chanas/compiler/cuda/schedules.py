@@ -7,9 +7,10 @@ Blocks are one loop (`blockIdx.x`), so is a block's team of threads (`threadIdx.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
+
+from tvm import s_tir
 
 from chanas.compiler.cuda import operators
 from chanas.compiler.cuda.operators import Compute, operator_function, store_vector
@@ -21,15 +22,8 @@ from chanas.operators.workload import Workload
 _MAX_LOADS_IN_FLIGHT = 4
 
 
-@functools.lru_cache(maxsize=64)
-def _unscheduled(workload: Workload, compute: Compute) -> Any:
-    return operator_function(workload, compute)
-
-
 def _schedule_of(workload: Workload, compute: Compute) -> Any:
-    from tvm import s_tir
-
-    return s_tir.Schedule(_unscheduled(workload, compute), error_render_level="none")
+    return s_tir.Schedule(operator_function(workload, compute), error_render_level="none")
 
 
 def _load_together(sch: Any, stage: Any, num_outer: int, num_threads: int, vector: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chanas.compiler.cuda.intrinsics import TensorCore
-from chanas.compiler.cuda.operators import output_rows, row_words, values_per_word
+from chanas.compiler.cuda.operators import output_rows, row_words
 from chanas.compiler.cuda.points import (
     MMA_COLUMNS,
     MMA_ROWS,
@@ -153,7 +153,7 @@ def product(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ProductPoint]:
     over the edge, so that the factors' product is the loop's extent or more.
     """
     taps, channels, core = workload.kernel_size**2, workload.in_channels, tensor_core_of(workload, gpu)
-    rows, columns, per_word = output_rows(workload), workload.out_channels, values_per_word(workload)
+    rows, columns, per_word = output_rows(workload), workload.out_channels, workload.input_precision.per_word
     images = workload.op == "conv"  # neighbouring channels of an image are far apart
     by_thread = {
         "split_m": _tiles("m", rows).options,
@@ -270,11 +270,11 @@ def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ReductionPoint]:
     """One sum for each output channel of an image, shared by threads: terms of a thread, threads of a sum, terms
     written out."""
     terms = workload.input_size**2 if workload.op == "pool" else workload.in_channels
-    columns = Coordinate("split_n", tuple(o for o in factorisations(workload.out_channels, 2, _MAX_THREADS)))
+    columns = Coordinate.split("n", workload.out_channels, innermost_max=_MAX_THREADS)
     sums = Coordinate(
         "split_k", tuple(o for o in factorisations(terms, 3, _MAX_WRITTEN_OUT) if o[1] <= _MAX_SHARED_SUM)
     )
-    fewest = min(gpu.warp_size, max(o[1] for o in columns.options) * max(o[1] for o in sums.options))
+    fewest = _threads_at_least(gpu, columns, sums)
 
     def legal(p: ReductionPoint) -> bool:
         threads = p.n.inner * p.k.threads
@@ -286,7 +286,7 @@ def reduction(workload: Workload, gpu: GPUFeatures) -> GPUSpace[ReductionPoint]:
 def squeeze(workload: Workload, gpu: GPUFeatures) -> GPUSpace[SqueezePoint]:
     """Columns of the dense layer in two; how many threads share a column's sum; loads of a thread."""
     coordinates = (
-        Coordinate("split_n", tuple(factorisations(workload.out_channels, 2, _MAX_THREADS))),
+        Coordinate.split("n", workload.out_channels, innermost_max=_MAX_THREADS),
         Coordinate.choice("shares", *(1 << i for i in range(11))),
         Coordinate.choice("load_input", *_vectors(row_words(workload))),
         Coordinate.choice("unroll", *_VECTORS, 8),

@@ -22,13 +22,14 @@ from chanas.compiler.cuda.ir import (
     guarded,
     kernel,
     loop,
+    loops,
     new_buffer,
     operator_buffers,
     sequence,
 )
-from chanas.compiler.cuda.operators import row_words, values_per_word, word_type
+from chanas.compiler.cuda.operators import row_words, word_type
 from chanas.compiler.cuda.points import WORD_BYTES, SqueezePoint
-from chanas.compiler.expressions import epilogue
+from chanas.compiler.expressions import epilogue, float32
 from chanas.core.gpu import GPUFeatures
 from chanas.operators.workload import Workload
 
@@ -85,7 +86,7 @@ def squeeze_plan(workload: Workload, p: SqueezePoint) -> SqueezePlan:
         columns=p.n.inner,
         shares=p.shares,
         at_once=p.at_once,
-        per_word=values_per_word(workload),
+        per_word=workload.input_precision.per_word,
     )
 
 
@@ -150,7 +151,7 @@ class _Squeeze:
                 lambda t: assign(self.total, 0, self.total[0] + self.means[(t + 1) * plan.channels + channel]),
                 "serial",
             )
-            share = tirx.const(1.0 / plan.pixels, "float32")
+            share = float32(1.0 / plan.pixels)
             done = sequence(
                 assign(self.total, 0, self.means[channel]), found, assign(self.means, channel, self.total[0] * share)
             )
@@ -170,16 +171,12 @@ class _Squeeze:
         uneven = steps * plan.teams * plan.at_once > plan.pixels
 
         def step(i: Any) -> Any:
-            def load(u: Any) -> Any:
+            def load(u: Any, v: Any) -> Any:
                 pixel = (i * plan.at_once + u) * plan.teams + team
-
-                def one(v: Any) -> Any:
-                    value = self.x[pixel, group * vector + v]
-                    if uneven:
-                        value = tirx.if_then_else(pixel < plan.pixels, value, tirx.const(0, self.word))
-                    return assign(self.loaded, u * vector + v, value)
-
-                return loop("v", vector, one, "vector")
+                value = self.x[pixel, group * vector + v]
+                if uneven:
+                    value = tirx.if_then_else(pixel < plan.pixels, value, tirx.const(0, self.word))
+                return assign(self.loaded, u * vector + v, value)
 
             def add(u: Any, v: Any) -> Any:
                 values = self._values(self.loaded[u * vector + v])
@@ -188,19 +185,17 @@ class _Squeeze:
                     *(assign(self.acc, p, self.acc[p] + value) for p, value in zip(places, values, strict=True))
                 )
 
-            return sequence(
-                loop("u", plan.at_once, load),
-                loop("u", plan.at_once, lambda u: loop("v", vector, lambda v: add(u, v))),
-            )
+            loads = loops(load, ("u", plan.at_once), ("v", vector, "vector"))
+            return sequence(loads, loops(add, ("u", plan.at_once), ("v", vector)))
 
         first = team * plan.channels + group * (vector * per_word)
         return sequence(
-            loop("i", vector * per_word, lambda i: assign(self.acc, i, tirx.const(0.0, "float32"))),
+            loop("i", vector * per_word, lambda i: assign(self.acc, i, float32(0.0))),
             loop("step", steps, step, "serial"),
             loop(
                 "i",
                 vector * per_word,
-                lambda i: assign(self.means, first + i, self.acc[i] * tirx.const(scale, "float32")),
+                lambda i: assign(self.means, first + i, self.acc[i] * float32(scale)),
             ),
         )
 
@@ -225,7 +220,7 @@ class _Squeeze:
             return loop("u", plan.at_once, term)
 
         parts = [
-            assign(self.total, 0, tirx.const(0.0, "float32")),
+            assign(self.total, 0, float32(0.0)),
             loop("step", steps, step, "serial"),
             assign(self.sums, self.thread, self.total[0]),
             barrier(),

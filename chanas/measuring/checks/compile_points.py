@@ -13,9 +13,10 @@ import numpy as np
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.build import CompileRecord
-from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
+from chanas.compiler.cuda.nvrtc import library_for
 from chanas.compiler.cuda.operators import is_dense
 from chanas.compiler.space import Point
+from chanas.core.codec import from_json
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
@@ -84,7 +85,8 @@ def compile_elsewhere(compiler: Compiler, workload: Workload, point: Point) -> C
     answer = compiler.answer(CompilePoint(target=compiler.target, workload=workload, point=point), _TIMEOUT_S)
     if answer.error is not None:
         return CompileRecord(point, None, readable(answer.error), answer.wall_s)
-    return CompileRecord.from_json(answer.result)
+    record: CompileRecord = from_json(CompileRecord, answer.result)
+    return record
 
 
 def compile_points(
@@ -101,7 +103,7 @@ def compile_points(
         MeasureError: not one point compiles.
     """
     arch = target.required_gpu.arch
-    check_arch(arch)
+    nvrtc = library_for(arch)
     groups: dict[str, list[CompileRecord]] = defaultdict(list)
     with (
         open_compiler(target) as compiler,
@@ -117,7 +119,7 @@ def compile_points(
     if len(errors) == len(records):
         raise MeasureError(f"no kernel compiles for {arch}: {most}")
     kinds = tuple(_summarise(groups))
-    return CompileSummary(target, compiler_name(arch), len(workloads), len(records), kinds, most)
+    return CompileSummary(target, nvrtc.name, len(workloads), len(records), kinds, most)
 
 
 def _summarise(groups: Mapping[str, list[CompileRecord]]) -> Iterable[KindSummary]:

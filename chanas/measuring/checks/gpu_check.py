@@ -9,7 +9,7 @@ import numpy as np
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cuda.emulator import sequential_error
-from chanas.compiler.cuda.nvrtc import check_arch, compiler_name
+from chanas.compiler.cuda.nvrtc import library_for
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.driver import find_gpu
@@ -30,7 +30,7 @@ def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> It
     chosen = [(w, schedule_space(w, target).sample(1, rng)[0]) for w in workloads]
     arch = target.required_gpu.arch
     try:
-        check_arch(arch)
+        nvrtc = library_for(arch)
     except TargetError as missing:
         yield Step("compile", False, str(missing))
     else:
@@ -45,7 +45,7 @@ def check_gpu(target: HardwareTarget, shared: bool = False, seed: int = 0) -> It
             yield Step(
                 "compile",
                 True,
-                f"{len(records)} kernels for {arch} by {compiler_name(arch)}, {format_latency(mean_s)} each, "
+                f"{len(records)} kernels for {arch} by {nvrtc.name}, {format_latency(mean_s)} each, "
                 f"up to {most} registers",
             )
     why_not_here = _why_not_here(target, shared)

@@ -114,7 +114,7 @@ def _check_elsewhere(block: BlockConfig, target: HardwareTarget, scratch: Path, 
     else:
         library = scratch / "block.so"
         try:
-            linker.link(path, library)
+            linker.link([path], library)
         except TargetError as error:
             yield Step("link", False, str(error))
             return

@@ -78,10 +78,10 @@ class Description:
 
 def _check_kernels(arch: str) -> None:
     """Raises TargetError: kernels for a GPU of that architecture can't be compiled here; says what to install."""
-    from chanas.compiler.cuda.nvrtc import check_arch
+    from chanas.compiler.cuda.nvrtc import library_for
     from chanas.devices.cuda_runtime import load_cudart
 
-    check_arch(arch)
+    library_for(arch)
     load_cudart()
 
 

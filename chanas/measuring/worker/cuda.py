@@ -78,11 +78,11 @@ def build(request: Build, compile_: Compile) -> dict[str, str] | None:
     return None
 
 
-def compile_point(request: CompilePoint) -> dict[str, Any]:
+def compile_point(request: CompilePoint) -> Any:
     """Compile one schedule point of one operator to a cubin and read its figures; nothing is kept of the code."""
     from chanas.compiler.cuda import build
 
-    return build.compile_point(request.workload, request.point, request.target).to_json()
+    return build.compile_point(request.workload, request.point, request.target)
 
 
 # ---- timing ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.statistics import expected_improvement
+from chanas.errors import ConfigError
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.mutate import breed
 from chanas.prescheduler.tuning.tuner import PriorUse
@@ -78,11 +79,19 @@ class RandomTuner(Tried):
 
 
 class ExhaustiveTuner(Tried):
-    """All points in the space's order, the last coordinate fastest (AutoTVM's grid search)."""
+    """All points in the space's order, the last coordinate fastest (AutoTVM's grid search).
+
+    Raises:
+        ConfigError: the space is too large to be listed.
+    """
 
     def __init__(self, space: ScheduleSpace[Any], kept: Sequence[TuningRecord], seed: int) -> None:
+        if not space.is_listed:
+            raise ConfigError(
+                f"the space of {space.workload.key} is too large for tuner exhaustive; use grid or random"
+            )
         super().__init__(space, kept, seed)
-        self._points = self.space.enumerate()
+        self._points = iter(space.points)
 
     def ask(self, num: int) -> list[Point]:
         """The next points in order."""

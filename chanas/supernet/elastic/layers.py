@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chanas.errors import ConfigError
-from chanas.network.static import BN_EPSILON
+from chanas.network.folding import BN_EPSILON
 from chanas.supernet.elastic.distributed import World, sync_batch_norm
 
 BN_MOMENTUM = 0.1

@@ -75,9 +75,8 @@ def operator_places(network: TunedNetwork) -> list[OperatorRow]:
         CheckpointError: the folder is of an older version, or its files say different things.
         TargetError: it was compiled for another device.
     """
-    from chanas.compiler.cpu.intrinsics import register_intrinsics
+    import chanas.compiler.cpu.intrinsics  # noqa: F401 -- which the module's source calls
 
-    register_intrinsics()  # the module's source calls them
     kernels = _scheduled(network)
     num_threads = network.target.num_threads
     with limited_to(num_threads):

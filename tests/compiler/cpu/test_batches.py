@@ -7,19 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tvm
 from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cases import ReferenceCase, operator_case, relative_error
-from chanas.compiler.cpu.blocks import schedule_packed_operator
-from chanas.compiler.cpu.lowering import pipeline
+from chanas.compiler.cases import operator_case, relative_error
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.operators.precision import FLOAT32
 from chanas.operators.workload import Workload
 
-from ..workbench import DEVICES, HOST, Workbench, device
+from ..workbench import DEVICES, HOST, Workbench, device, in_a_network
 
 IMAGES = 3
 FAMILIES = {
@@ -43,24 +40,10 @@ def middle_point(workload: Workload, target: HardwareTarget) -> Point:
     return schedule_space(workload, target).middle
 
 
-def computed(workload: Workload, target: HardwareTarget, cases: list[ReferenceCase]) -> list[np.ndarray]:
-    """What an operator of a network gives for each case: its parameters are one array."""
-    function = schedule_packed_operator(workload, middle_point(workload, target), target)
-    library, found = tvm.tirx.build(function, target.tvm_target(), pipeline()), []
-    for case in cases:
-        arguments = list(case.arguments)
-        if workload.has_weights:
-            arguments[1:3] = [np.concatenate([part.ravel() for part in arguments[1:3]])]
-        out = tvm.runtime.tensor(np.zeros_like(case.expected))
-        library["main"](*(tvm.runtime.tensor(a) for a in arguments), out)
-        found.append(out.numpy())
-    return found
-
-
 @each_family
 def test_each_image_has_its_own_output(workload: Workload) -> None:
     case = operator_case(workload, HOST)
-    (found,) = computed(workload, HOST, [case])
+    (found,) = in_a_network(workload, middle_point(workload, HOST), HOST, case)
     first, *others = np.split(case.expected, IMAGES)
     assert all(relative_error(other, first) > 0.1 for other in others)
     assert relative_error(found, case.expected) < FLOAT32.operator_tolerance
@@ -73,7 +56,8 @@ def test_numbers_of_one_image_do_not_reach_another(workload: Workload) -> None:
     for position, argument in enumerate(spoilt):
         if position not in case.weights:
             np.split(argument, IMAGES)[1][:] = np.nan
-    clean, found = computed(workload, HOST, [case, replace(case, arguments=tuple(spoilt))])
+    others = replace(case, arguments=tuple(spoilt))
+    clean, found = in_a_network(workload, middle_point(workload, HOST), HOST, case, others)
     for i, (before, after) in enumerate(zip(np.split(clean, IMAGES), np.split(found, IMAGES), strict=True)):
         if i == 1:
             assert np.isnan(after).any()
@@ -101,7 +85,7 @@ def test_odd_numbers_of_each_image_reach_the_windows_that_read_them(op: str) -> 
     # channels that fill their vectors: what only fills one up is NaN where what it is computed from is
     workload, target = replace(FAMILIES[op], in_channels=16), device(num_threads=2)
     case = operator_case(workload, target, (np.nan, np.inf, -np.inf, np.nan))
-    (found,) = computed(workload, target, [case])
+    (found,) = in_a_network(workload, middle_point(workload, target), target, case)
     assert np.isnan(case.expected).any()
     assert relative_error(found, case.expected) < FLOAT32.operator_tolerance
 

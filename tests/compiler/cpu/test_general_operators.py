@@ -3,6 +3,8 @@ PyTorch computes, and what a family does not take it refuses."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,133 +21,77 @@ from ..workbench import ANY_EPILOGUE, HOST, Workbench, device
 DEVICES = [device(lanes, num_threads) for lanes in (16, 4) for num_threads in (1, 2)]
 
 
-@st.composite
-def winograd_workloads(draw: st.DrawFn) -> Workload:
-    """A square kernel or one that is longer in either direction, on any map, padded as usual or otherwise."""
-    kernels = st.sampled_from([(3, 3), (3, 3), (5, 5), (7, 7), (1, 3), (3, 1), (1, 7), (7, 1), (5, 2), (2, 5), (3, 9)])
-    kernel, strides = draw(kernels), draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (2, 1), (1, 2)]))
-    padding = draw(st.sampled_from([None, (0, 0, 0, 0), (1, 2, 0, 1)]))
-    height, width = (draw(st.integers(k, k + 14)) for k in kernel)
-    return Workload(
-        "winograd",
-        height,
-        draw(st.integers(1, 40)),
-        8 * draw(st.integers(1, 6)),
-        kernel[0],
-        strides[0],
-        draw(st.sampled_from(ANY_EPILOGUE)),
-        residual=draw(st.booleans()),
-        residual_first=draw(st.booleans()),
-        input_width=width,
-        kernel_width=kernel[1],
-        column_stride=strides[1],
-        padding=padding,
-    )
+GENERAL = ("conv", "blockconv", "groupconv", "winograd", "winograd2", "depthwise", "pointwise", "pool", "upconv")
+OUTPUTS_OF_GROUPS: dict[str, tuple[int, ...]] = {"blockconv": (16, 32), "groupconv": (1, 3, 4, 6, 8, 12, 24, 40)}
+Pair = tuple[int, int]
+# Square kernels, and those that are longer in either direction.
+WINOGRAD_KERNELS: dict[str, tuple[Pair, ...]] = {
+    "winograd": ((3, 3), (3, 3), (5, 5), (7, 7), (1, 3), (3, 1), (1, 7), (7, 1), (5, 2), (2, 5), (3, 9)),
+    "winograd2": ((3, 3), (3, 3), (5, 5), (2, 4), (5, 3), (3, 5)),
+}
 
 
 @st.composite
-def square_tile_workloads(draw: st.DrawFn) -> Workload:
-    """Two to five taps each way, on any map, padded as usual or otherwise."""
-    kernel = draw(st.sampled_from([(3, 3), (3, 3), (5, 5), (2, 4), (5, 3), (3, 5)]))
-    return Workload(
-        "winograd2",
-        draw(st.integers(kernel[0], kernel[0] + 14)),
-        draw(st.integers(1, 40)),
-        8 * draw(st.integers(1, 6)),
-        kernel[0],
-        1,
-        draw(st.sampled_from(ANY_EPILOGUE)),
-        residual=draw(st.booleans()),
-        residual_first=draw(st.booleans()),
-        input_width=draw(st.integers(kernel[1], kernel[1] + 14)),
-        kernel_width=kernel[1],
-        padding=draw(st.sampled_from([None, (0, 0, 0, 0), (1, 2, 0, 1)])),
-    )
+def windows(draw: st.DrawFn, op: Operator) -> dict[str, Any]:
+    """Any window that an operator takes, on any map, padded as usual or otherwise."""
+
+    def pair(low: int, high: int) -> Pair:
+        return draw(st.integers(low, high)), draw(st.integers(low, high))
+
+    kernel, strides, dilation, padding = (1, 1), (1, 1), (1, 1), None
+    if op in ("pointwise", "pool"):
+        size = pair(1, 12)
+        strides = pair(1, 3) if op == "pointwise" else strides
+    elif op in WINOGRAD_KERNELS:
+        kernel = draw(st.sampled_from(WINOGRAD_KERNELS[op]))
+        if op == "winograd":
+            strides = draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (2, 1), (1, 2)]))
+        padding = draw(st.sampled_from([None, (0, 0, 0, 0), (1, 2, 0, 1)]))
+        size = tuple(draw(st.integers(k, k + 14)) for k in kernel)
+    elif op == "upconv":  # with and without what PyTorch calls padding and output padding
+        kernel, strides, size = pair(1, 5), pair(1, 3), pair(1, 9)
+        cut = [draw(st.integers(0, (k - 1) // 2)) for k in kernel]
+        added = [draw(st.integers(0, stride - 1)) for stride in strides]
+        padding = draw(st.sampled_from([None, (*cut, cut[0] - added[0], cut[1] - added[1])]))
+    else:
+        kernel, dilation, strides = pair(1, 5), pair(1, 3), pair(1, 3)
+        padding = draw(st.sampled_from([None, (*pair(0, 3), *pair(0, 3))]))
+        least = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        size = tuple(draw(st.integers(low, low + 9)) for low in least)
+    rows = {"input_size": size[0], "kernel_size": kernel[0], "stride": strides[0]}
+    columns = {"input_width": size[1], "kernel_width": kernel[1], "column_stride": strides[1]}
+    return {**rows, **columns, "dilation": dilation, "padding": padding}
 
 
 @st.composite
-def transposed_workloads(draw: st.DrawFn) -> Workload:
-    """Any kernel and strides, with and without what PyTorch calls padding and output padding."""
-    kernels, strides, sizes = ((draw(st.integers(1, high)), draw(st.integers(1, high))) for high in (5, 3, 9))
-    cut = [draw(st.integers(0, (kernel - 1) // 2)) for kernel in kernels]
-    added = [draw(st.integers(0, stride - 1)) for stride in strides]
-    padding = (cut[0], cut[1], cut[0] - added[0], cut[1] - added[1])
-    return Workload(
-        "upconv",
-        sizes[0],
-        draw(st.integers(1, 40)),
-        8 * draw(st.integers(1, 6)),
-        kernels[0],
-        strides[0],
-        draw(st.sampled_from(ANY_EPILOGUE)),
-        residual=draw(st.booleans()),
-        residual_first=draw(st.booleans()),
-        input_width=sizes[1],
-        kernel_width=kernels[1],
-        column_stride=strides[1],
-        padding=draw(st.sampled_from([None, padding])),
-    )
-
-
-@st.composite
-def groups_of_channels(draw: st.DrawFn, op: Operator) -> tuple[int, int, int]:
-    """Input and output channels of groups that fill vectors, or share one or several of them."""
-    groups, outputs = draw(st.sampled_from([2, 3, 4, 8])), draw(st.sampled_from(OUTPUTS_OF_GROUPS[op]))
-    inputs = draw(st.sampled_from([outputs, 1, 3, 4, 5, 8, 16]))
-    return groups * inputs, groups * outputs, groups
+def channels(draw: st.DrawFn, op: Operator) -> dict[str, int]:
+    """Channels that seldom fill their vectors, in groups that fill vectors, or share one or several of them."""
+    inputs, outputs, groups = 8 * draw(st.integers(1, 6)), 8 * draw(st.integers(1, 6)), 1
+    if op in ("winograd", "winograd2", "upconv"):
+        inputs = draw(st.integers(1, 40))
+    elif op == "conv":
+        inputs = 3
+    elif op in ("depthwise", "pool"):
+        outputs = inputs * (draw(st.integers(1, 3)) if op == "depthwise" else 1)
+    elif op == "groupconv" or (op == "blockconv" and draw(st.booleans())):
+        groups, each = draw(st.sampled_from([2, 3, 4, 8])), draw(st.sampled_from(OUTPUTS_OF_GROUPS[op]))
+        inputs, outputs = groups * draw(st.sampled_from([each, 1, 3, 4, 5, 8, 16])), groups * each
+    return {"in_channels": inputs, "out_channels": outputs, "groups": groups}
 
 
 @st.composite
 def general_workloads(draw: st.DrawFn, op: Operator) -> Workload:
-    """Any window on any map; channels that seldom fill their vectors."""
-
-    def pair(low: int, high: int) -> tuple[int, int]:
-        return draw(st.integers(low, high)), draw(st.integers(low, high))
-
-    if op == "winograd":
-        return draw(winograd_workloads())
-    if op == "winograd2":
-        return draw(square_tile_workloads())
-    if op == "upconv":
-        return draw(transposed_workloads())
-    if op in ("pointwise", "pool"):
-        (height, width), kernels, dilation, padding = pair(1, 12), (1, 1), (1, 1), None
-    else:
-        kernels, dilation = pair(1, 5), pair(1, 3)
-        before, after = pair(0, 3), pair(0, 3)
-        padding = draw(st.sampled_from([None, (*before, *after)]))
-        least = [(k - 1) * d + 1 for k, d in zip(kernels, dilation, strict=True)]
-        height, width = (draw(st.integers(low, low + 9)) for low in least)
-    strides = pair(1, 3) if op != "pool" else (1, 1)
-    channels, out_channels, groups = 8 * draw(st.integers(1, 6)), 8 * draw(st.integers(1, 6)), 1
-    if op in ("depthwise", "pool"):
-        out_channels = channels * (draw(st.integers(1, 3)) if op == "depthwise" else 1)
-    if op == "groupconv" or (op == "blockconv" and draw(st.booleans())):
-        channels, out_channels, groups = draw(groups_of_channels(op))
     scaled = op == "pointwise" and draw(st.booleans())
     return Workload(
         op,
-        height,
-        3 if op == "conv" else channels,
-        out_channels,
-        kernels[0],
-        strides[0],
-        draw(st.sampled_from(ANY_EPILOGUE)) if op != "pool" else "none",
+        **draw(windows(op)),
+        **draw(channels(op)),
+        epilogue=draw(st.sampled_from(ANY_EPILOGUE)) if op != "pool" else "none",
         scaled=scaled,
         prologue=draw(st.sampled_from([None, *ANY_EPILOGUE])) if scaled else None,
         residual=op != "pool" and draw(st.booleans()),
         residual_first=draw(st.booleans()),
-        input_width=width,
-        kernel_width=kernels[1],
-        column_stride=strides[1],
-        dilation=dilation,
-        groups=groups,
-        padding=padding,
     )
-
-
-GENERAL = ("conv", "blockconv", "groupconv", "winograd", "winograd2", "depthwise", "pointwise", "pool", "upconv")
-OUTPUTS_OF_GROUPS: dict[Operator, tuple[int, ...]] = {"blockconv": (16, 32), "groupconv": (1, 3, 4, 6, 8, 12, 24, 40)}
 
 
 def devices_for(workload: Workload) -> list[HardwareTarget]:

@@ -1,5 +1,5 @@
-"""cuda_build.py, cuda_nvrtc.py, cuda_records.py and cuda_compile.py of chanas/prescheduler: random schedules become
-machine code where there is no GPU; what is against its limits is told before the compiler is called."""
+"""chanas/compiler/cuda/build.py and measuring/checks/compile_points.py: random schedules become machine code without a
+GPU; what is against its limits is told before the compiler is called."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from chanas.compiler.cuda.nvrtc import (
     KernelFigures,
     NVRTCError,
     NVRTCLibrary,
-    check_arch,
     compile_cubin,
-    compiler_name,
+    library_for,
     read_figures,
-    supported_archs,
     why_no_nvrtc,
 )
 from chanas.core.target import HardwareTarget
@@ -39,6 +37,8 @@ REASON = why_no_nvrtc()
 needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 NO_PASCAL = why_no_nvrtc("sm_60")
 needs_pascal = pytest.mark.skipif(NO_PASCAL is not None, reason=str(NO_PASCAL))
+DROPPED = ("sm_53", "sm_60", "sm_70")
+"""Architectures that an older compiler has and the newest has not."""
 FIGURES = KernelFigures(40, 0, 0, 4096, 2048)
 
 
@@ -47,9 +47,14 @@ def smaller(target: HardwareTarget, **limits: int) -> HardwareTarget:
 
 
 # ---- machine code ---------------------------------------------------------------------------------------------------
-@needs_nvrtc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("workload", WORKLOADS, ids=key)
+@pytest.mark.parametrize(
+    ("workload", "arch"),
+    [
+        *(pytest.param(w, arch, marks=needs_nvrtc) for arch in ("sm_80", "sm_90") for w in WORKLOADS),
+        *(pytest.param(WORKLOADS[1], arch, marks=needs_pascal) for arch in DROPPED),
+    ],
+    ids=lambda v: v if isinstance(v, str) else key(v),
+)
 def test_a_random_point_of_each_space_compiles(workload: Workload, arch: str) -> None:
     target = arch_target(arch)
     (point,) = schedule_space(workload, target).sample(1, np.random.default_rng(10))
@@ -58,6 +63,7 @@ def test_a_random_point_of_each_space_compiles(workload: Workload, arch: str) ->
     assert 0 < figures.registers <= target.required_gpu.max_registers_per_thread
     assert 0 < figures.code_bytes < len(cubin)
     assert figures.shared_bytes <= target.required_gpu.max_shared_bytes_per_block
+    assert library_for(arch).name.startswith("NVRTC 12.") or arch not in DROPPED
 
 
 @needs_nvrtc
@@ -108,22 +114,10 @@ def test_what_kernels_need_nothing_of_is_left_out_where_the_compiler_can(
 
 @needs_nvrtc
 def test_an_architecture_that_the_compiler_lacks_lists_what_it_has() -> None:
-    assert "sm_90" in supported_archs()
     with pytest.raises(
         TargetError, match=r"^no compiler here has architecture 'sm_20': NVRTC \d+\.\d+ has sm_\d+, .*sm_90"
     ):
-        check_arch("sm_20")
-
-
-@needs_pascal
-@pytest.mark.parametrize("arch", ["sm_53", "sm_60", "sm_70"])
-def test_what_the_newest_compiler_has_dropped_an_older_one_compiles(arch: str) -> None:
-    target = arch_target(arch)
-    (point,) = schedule_space(WORKLOADS[1], target).sample(1, np.random.default_rng(10))
-    cubin, figures = build_kernel(WORKLOADS[1], point, target, arch)
-    assert cubin[:4] == b"\x7fELF"
-    assert 0 < figures.registers <= target.required_gpu.max_registers_per_thread
-    assert compiler_name(arch).startswith("NVRTC 12.")
+        library_for("sm_20")
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -148,8 +142,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[Workload]:
         return CompileRecord(point, None if failed else FIGURES, "no pooling" if failed else None, 0.1)
 
     monkeypatch.setattr(cuda_compile, "compile_elsewhere", compile_)
-    monkeypatch.setattr(cuda_compile, "check_arch", lambda _arch: None)
-    monkeypatch.setattr(cuda_compile, "compiler_name", lambda _arch: "NVRTC 1")
+    monkeypatch.setattr(cuda_compile, "library_for", lambda arch: NVRTCLibrary("", (1, 0), (arch,), None))
     return asked
 
 

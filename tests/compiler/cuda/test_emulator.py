@@ -3,19 +3,20 @@ other's way are found out, and tensor cores multiply what their lanes hold as th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from tvm import tirx
-from tvm.script import tirx as T
 
 from chanas.compiler.cuda import product as cuda_product
 from chanas.compiler.cuda.build import kernel_program, verify
 from chanas.compiler.cuda.emulator import run_kernel, sequential_error
 from chanas.compiler.cuda.emulator_memory import KernelError
 from chanas.compiler.cuda.intrinsics import HIGH_HALF, INTRINSICS, LOW_HALF, round_to_tf32, tensor_core
+from chanas.compiler.cuda.ir import assign, barrier, guarded, kernel, new_buffer, sequence
 from chanas.compiler.space import Point
 from chanas.errors import MeasureError
 from chanas.operators.workload import Workload
@@ -26,102 +27,68 @@ from .test_schedules import DEEP, DEEP_IN_HALVES, a_point
 Array = npt.NDArray[Any]
 
 
-def run(function: Any, **arrays: Array) -> None:
-    run_kernel(kernel_program(verify(function, GPU), GPU), arrays)
-
-
 # ---- threads --------------------------------------------------------------------------------------------------------
-@T.prim_func
-def reversed_in_blocks(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
-    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
-    block = T.launch_thread("blockIdx.x", 2)
-    thread = T.launch_thread("threadIdx.x", 64)
-    shared = T.alloc_buffer((64,), "float32", scope="shared")
-    shared[thread] = x[block * 64 + thread]
-    T.evaluate(T.tvm_storage_sync("shared"))
-    out[block * 64 + thread] = shared[63 - thread]
+WARP_BARRIER = tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "warp"))
+KERNELS: dict[str, Callable[..., Any]] = {
+    "reversed in blocks": lambda x, out, shared, i, t: [
+        assign(shared, t, x[i]),
+        barrier(),
+        assign(out, i, shared[63 - t]),
+    ],
+    "without a barrier": lambda x, out, shared, i, t: [assign(shared, t, x[i]), assign(out, i, shared[63 - t])],
+    "with a barrier for some": lambda x, out, shared, i, t: [guarded([t < 32], barrier()), assign(out, i, x[i])],
+    "past the end": lambda x, out, shared, i, t: [assign(out, i, x[i + 1])],
+    "in step": lambda x, out, shared, i, t: [
+        guarded([t < 16], sequence(assign(shared, t, x[i]), WARP_BARRIER, assign(out, i, shared[15 - t])))
+    ],
+    "in step with another warp": lambda x, out, shared, i, t: [guarded([t < 48], WARP_BARRIER), assign(out, i, x[i])],
+}
+"""Statements of a kernel of two blocks of 64 threads: what it reads and writes, memory of a block, places in all
+and in the block."""
 
 
-@T.prim_func
-def without_a_barrier(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
-    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
-    block = T.launch_thread("blockIdx.x", 2)
-    thread = T.launch_thread("threadIdx.x", 64)
-    shared = T.alloc_buffer((64,), "float32", scope="shared")
-    shared[thread] = x[block * 64 + thread]
-    out[block * 64 + thread] = shared[63 - thread]
+def carried_out(name: str, **given: Array) -> Array:
+    """What is written by threads that each read a number of their own."""
+    x, out = (new_buffer((128,), "float32", n, "") for n in ("x", "out"))
+    shared = new_buffer((64,), "float32", "shared", "shared")
+    block, thread = (tirx.Var(n, "int32") for n in ("blockIdx.x", "threadIdx.x"))
+    statements = KERNELS[name](x, out, shared, block * 64 + thread, thread)
+    function = kernel([x, out], sequence(tirx.AllocBuffer(shared), *statements), [(thread, 64), (block, 2)])
+    arrays = given or {"x": np.arange(128, dtype=np.float32), "out": np.zeros(128, np.float32)}
+    run_kernel(kernel_program(verify(function, GPU), GPU), arrays)
+    return arrays["out"].reshape(2, 64)
 
 
-@T.prim_func
-def with_a_barrier_for_some(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
-    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
-    block = T.launch_thread("blockIdx.x", 2)
-    thread = T.launch_thread("threadIdx.x", 64)
-    if thread < 32:
-        T.evaluate(T.tvm_storage_sync("shared"))
-    out[block * 64 + thread] = x[block * 64 + thread]
-
-
-@T.prim_func
-def past_the_end(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
-    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
-    block = T.launch_thread("blockIdx.x", 2)
-    thread = T.launch_thread("threadIdx.x", 64)
-    out[block * 64 + thread] = x[block * 64 + thread + 1]
-
-
-@T.prim_func
-def in_step(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
-    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
-    block = T.launch_thread("blockIdx.x", 2)
-    thread = T.launch_thread("threadIdx.x", 64)
-    shared = T.alloc_buffer((64,), "float32", scope="shared")
-    if thread < 16:
-        shared[thread] = x[block * 64 + thread]
-        T.evaluate(T.tvm_storage_sync("warp"))
-        out[block * 64 + thread] = shared[15 - thread]
-
-
-@T.prim_func
-def in_step_with_another_warp(x: T.Buffer((128,), "float32"), out: T.Buffer((128,), "float32")) -> None:
-    T.func_attr({"global_symbol": "main", "tirx.noalias": True, "chanas.own_barriers": True})
-    block = T.launch_thread("blockIdx.x", 2)
-    thread = T.launch_thread("threadIdx.x", 64)
-    if thread < 48:
-        T.evaluate(T.tvm_storage_sync("warp"))
-    out[block * 64 + thread] = x[block * 64 + thread]
+X = np.arange(128, dtype=np.float32).reshape(2, 64)
 
 
 def test_threads_of_a_warp_run_in_step() -> None:
-    x, out = np.arange(128, dtype=np.float32), np.zeros(128, dtype=np.float32)
-    run(in_step, x=x, out=out)
-    assert (out.reshape(2, 64)[:, :16] == x.reshape(2, 64)[:, 15::-1]).all()
-    assert not out.reshape(2, 64)[:, 16:].any()
+    out = carried_out("in step")
+    assert (out[:, :16] == X[:, 15::-1]).all()
+    assert not out[:, 16:].any()
 
 
 def test_threads_of_a_block_see_what_the_others_left_before_a_barrier() -> None:
-    x, out = np.arange(128, dtype=np.float32), np.zeros(128, dtype=np.float32)
-    run(reversed_in_blocks, x=x, out=out)
-    assert (out.reshape(2, 64) == x.reshape(2, 64)[:, ::-1]).all()
+    assert (carried_out("reversed in blocks") == X[:, ::-1]).all()
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("name", "message"),
     [
-        (without_a_barrier, r"^a thread reads what another one wrote in 'shared', with no barrier in between$"),
-        (with_a_barrier_for_some, r"^a barrier that some threads of a block do not reach$"),
-        (in_step_with_another_warp, r"^a barrier of a warp that threads of several warps reach, and others do not$"),
-        (past_the_end, r"^place 128 of buffer 'x.*', which has 128$"),
+        ("without a barrier", r"^a thread reads what another one wrote in 'shared', with no barrier in between$"),
+        ("with a barrier for some", r"^a barrier that some threads of a block do not reach$"),
+        ("in step with another warp", r"^a barrier of a warp that threads of several warps reach, and others do not$"),
+        ("past the end", r"^place 128 of buffer 'x.*', which has 128$"),
     ],
 )
-def test_what_is_wrong_on_a_gpu_is_a_fault(function: Any, message: str) -> None:
+def test_what_is_wrong_on_a_gpu_is_a_fault(name: str, message: str) -> None:
     with pytest.raises(KernelError, match=message):
-        run(function, x=np.zeros(128, np.float32), out=np.zeros(128, np.float32))
+        carried_out(name)
 
 
 def test_an_argument_that_is_missing_is_named() -> None:
     with pytest.raises(MeasureError, match=r"^a kernel wants argument 'out', got x$"):
-        run(reversed_in_blocks, x=np.zeros(128, np.float32))
+        carried_out("reversed in blocks", x=np.zeros(128, np.float32))
 
 
 # ---- products -------------------------------------------------------------------------------------------------------
@@ -169,30 +136,42 @@ class Registers:
         self.values = values
 
 
+def products_of(kind: str, a: Array, b: Array, c: Array) -> Array:
+    sums = Registers(c)
+    INTRINSICS[f"chanas_mma_{kind}"].meaning(sums, Registers(a), Registers(b))
+    return sums.values
+
+
+def in_lanes(matrix: Array) -> list[list[float]]:
+    """The four numbers of a matrix of 16 × 8 that each lane has."""
+    places = [(lane // 4, 2 * (lane % 4)) for lane in range(32)]
+    return [[*matrix[g, k : k + 2].tolist(), *matrix[g + 8, k : k + 2].tolist()] for g, k in places]
+
+
 def pair(low: float, high: float) -> int:
     bits = np.array([low, high], dtype=np.float16).view(np.uint16)
     return int(bits[0]) | int(bits[1]) << 16
 
 
-def test_a_warp_of_float16_multiplies_matrices() -> None:
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_warp_of_float16_multiplies_matrices(depth: int) -> None:
     """Registers of mma.m16n8k16 as the PTX ISA lists them: a0a1 (g, 2t), a2a3 (g + 8, 2t), a4a5 (g, 2t + 8),
-    a6a7 (g + 8, 2t + 8); b0b1 (2t, g), b2b3 (2t + 8, g); c0c1 (g, 2t), c2c3 (g + 8, 2t)."""
+    a6a7 (g + 8, 2t + 8); b0b1 (2t, g), b2b3 (2t + 8, g); c0c1 (g, 2t), c2c3 (g + 8, 2t). Those of m16n8k8 are the first
+    halves of a and b."""
     rng = np.random.default_rng(0)
-    first, second, start = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((16, 16), (16, 8), (16, 8)))
-    a, b, c = np.zeros((32, 4), np.uint32), np.zeros((32, 2), np.uint32), np.zeros((32, 4), np.float32)
+    first, second, start = (rng.integers(-4, 5, s).astype(np.float32) for s in ((16, depth), (depth, 8), (16, 8)))
+    a, b, c = (
+        np.zeros((32, depth // 4), np.uint32),
+        np.zeros((32, depth // 8), np.uint32),
+        np.zeros((32, 4), np.float32),
+    )
     for lane in range(32):
         g, k = lane // 4, 2 * (lane % 4)
-        for word, (row, column) in enumerate(((g, k), (g + 8, k), (g, k + 8), (g + 8, k + 8))):
-            a[lane, word] = pair(*first[row, column : column + 2])
-        for word, row in enumerate((k, k + 8)):
-            b[lane, word] = pair(second[row, g], second[row + 1, g])
+        places = ((g, k), (g + 8, k), (g, k + 8), (g + 8, k + 8))[: depth // 4]
+        a[lane] = [pair(*first[row, column : column + 2]) for row, column in places]
+        b[lane] = [pair(second[row, g], second[row + 1, g]) for row in (k, k + 8)[: depth // 8]]
         c[lane] = [*start[g, k : k + 2], *start[g + 8, k : k + 2]]
-    sums = Registers(c)
-    INTRINSICS["chanas_mma_f16_k16"].meaning(sums, Registers(a), Registers(b))
-    expected = start + first @ second
-    for lane in range(32):
-        g, k = lane // 4, 2 * (lane % 4)
-        assert sums.values[lane].tolist() == [*expected[g, k : k + 2], *expected[g + 8, k : k + 2]]
+    assert products_of(f"f16_k{depth}", a, b, c).tolist() == in_lanes(start + first @ second)
 
 
 def test_a_warp_of_tf32_multiplies_matrices() -> None:
@@ -204,12 +183,7 @@ def test_a_warp_of_tf32_multiplies_matrices() -> None:
         g, t = lane // 4, lane % 4
         a[lane] = [first[g, t], first[g + 8, t], first[g, t + 4], first[g + 8, t + 4]]
         b[lane] = [second[t, g], second[t + 4, g]]
-    sums = Registers(np.zeros((32, 4), np.float32))
-    INTRINSICS["chanas_mma_tf32_k8"].meaning(sums, Registers(a), Registers(b))
-    expected = first @ second
-    for lane in range(32):
-        g, k = lane // 4, 2 * (lane % 4)
-        assert sums.values[lane].tolist() == [*expected[g, k : k + 2], *expected[g + 8, k : k + 2]]
+    assert products_of("tf32_k8", a, b, np.zeros((32, 4), np.float32)).tolist() == in_lanes(first @ second)
 
 
 def test_tf32_has_ten_bits_of_mantissa() -> None:

@@ -35,28 +35,19 @@ on_tensor_cores = pytest.mark.parametrize(
 
 def extents(workload: Workload) -> dict[str, int]:
     """The length of each loop that a point splits."""
-    size, out = workload.output_size, workload.out_channels
-    if workload.op == "pool":
-        return {"split_n": out, "split_k": workload.input_size**2}
-    if is_dense(workload):
-        return {"split_n": out, "split_k": workload.in_channels}
+    size, inputs, out = workload.output_size, workload.in_channels, workload.out_channels
     if workload.op == "squeeze":
         return {"split_n": out}
     if workload.op == "depthwise":
         return {"split_h": size, "split_w": size, "split_c": out}
-    taps = workload.kernel_size**2
-    return {"split_m": output_rows(workload), "split_n": out, "split_tap": taps, "split_c": workload.in_channels}
+    if workload.op == "pool" or is_dense(workload):
+        return {"split_n": out, "split_k": workload.input_size**2 if workload.op == "pool" else inputs}
+    return {"split_m": output_rows(workload), "split_n": out, "split_tap": workload.kernel_area, "split_c": inputs}
 
 
 def num_threads(workload: Workload, named: Named) -> int:
-    of_a_share = math.prod(
-        named[name][1] for name in extents(workload) if name != "split_tap" and not _reduces(workload, name)
-    )
-    return of_a_share * named.get("shares", (1,))[0]
-
-
-def _reduces(workload: Workload, name: str) -> bool:
-    return name == "split_c" and workload.op != "depthwise"
+    summed = {"split_tap"} if workload.op == "depthwise" else {"split_tap", "split_c"}
+    return math.prod(named[name][1] for name in extents(workload).keys() - summed) * named.get("shares", (1,))[0]
 
 
 @each_workload

@@ -218,12 +218,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Architectures that a compiler was looked for, found for sm_90."""
     archs: list[str] = []
 
-    def check_arch(arch: str) -> None:
+    def library_for(arch: str) -> None:
         archs.append(arch)
         if arch != "sm_90":
             raise TargetError(f"no compiler here has architecture '{arch}'")
 
-    monkeypatch.setattr(cuda_nvrtc, "check_arch", check_arch)
+    monkeypatch.setattr(cuda_nvrtc, "library_for", library_for)
     monkeypatch.setattr(cuda_runtime, "load_cudart", lambda: None)
     return archs
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chanas.bundle.runtimes import packed_parameters
 from chanas.compiler.backends import case_of, schedule_space
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
@@ -18,6 +17,7 @@ from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import BlockAt, Build, Crash, Measure, OperatorAt, Ping
+from chanas.network.folding import packed_parameters
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.tables.networks import NetworkJob, compile_networks
