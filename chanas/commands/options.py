@@ -57,6 +57,12 @@ EarlyStopping = Annotated[
 Preset = Annotated[
     str | None, typer.Option("--effort", help="none (schedules that are known or likely), quick, or full.")
 ]
+Knobs = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False, metavar="<path>", help="YAML file with further candidates and knobs of schedule spaces."
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(dir_okay=False, metavar="<path>", help="YAML file with these settings and those of the exploration."),

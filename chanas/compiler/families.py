@@ -56,7 +56,7 @@ class Family(Generic[Decoded]):
     """
 
     space: Callable[[Workload, HardwareTarget], ScheduleSpace[Decoded]]
-    program: Callable[[Workload, Decoded, HardwareTarget], Any]
+    program: Callable[[Workload, Point, HardwareTarget], Any]
     layout: Callable[[HardwareTarget], Layout] = layout_of
     takes: frozenset[Generality] = frozenset()
     stages: Stages[Decoded] | None = None
@@ -116,7 +116,6 @@ class Families(dict[tuple[str, str], Family[Any]]):
         """A `tirx.PrimFunc` of one operator alone, scheduled by `point`; its symbol is `main`.
 
         Raises:
-            ScheduleError: the point is not in the workload's space, or as `of`.
+            ScheduleError: the point is no schedule of the workload, or as `of`.
         """
-        family = self.of(workload)
-        return family.program(workload, family.space(workload, target).decode(point), target)
+        return self.of(workload).program(workload, point, target)

@@ -21,9 +21,16 @@ from chanas.errors import ScheduleError
 from chanas.files.writing import parse_json
 from chanas.operators.workload import Workload
 
+# Combinations of a space whose points are listed; of a larger one so many are drawn, in so many attempts for each.
+_MAX_LISTED, _MAX_DRAWN, _MAX_DRAWS_EACH = 1 << 18, 2048, 64
+
 Point = tuple[int, ...]
 Named = dict[str, tuple[int, ...]]
 """The groups of a point by the names of their coordinates, as tuning sees it."""
+EXTRA_KNOBS = ("auto_unroll", "unroll_explicit")
+"""Choices that any schedule of a processor has besides those of its family, in the order in which they follow in a
+point; a point without them has 0. Inner loops of up to so many steps in all are written out (0: none but those that the
+family writes out), by LLVM or, with `unroll_explicit`, in the program."""
 Decoded = TypeVar("Decoded")
 """A point as its family's schedules see it: a dataclass whose fields declare their coordinates (`loop`, `choice`)."""
 
@@ -76,6 +83,17 @@ class Coordinate:
     @property
     def width(self) -> int:
         return len(self.options[0])
+
+    @property
+    def extent(self) -> int | None:
+        """Of a split the loop's extent; None of a choice."""
+        return math.prod(self.options[0]) if self.name.startswith("split_") else None
+
+    def means(self, group: tuple[int, ...]) -> bool:
+        """True if a group of integers is an option, or for a split any factors of the loop."""
+        if self.extent is None:
+            return group in self.options
+        return len(group) == self.width and min(group) >= 1 and math.prod(group) == self.extent
 
     @classmethod
     def split(cls, name: str, extent: int, parts: int = 2, innermost_max: int = 1 << 30) -> Coordinate:
@@ -135,12 +153,14 @@ class ScheduleSpace(Generic[Decoded]):
         return self.read(self.groups(point))
 
     def groups(self, point: Point) -> Named:
-        """The groups of a point by name.
+        """The groups of a point by name. It need not be in the space: whatever divides the loops is a schedule, and
+        further integers are those of `EXTRA_KNOBS`.
 
         Raises:
-            ScheduleError: the point has the wrong length, a group is not among its options, or the whole is illegal.
+            ScheduleError: the point has the wrong length, or a group that means nothing.
         """
-        if len(point) != self.length:
+        further = [name for name in EXTRA_KNOBS if name not in {c.name for c in self.coordinates}]
+        if not self.length <= len(point) <= self.length + len(further):
             raise ScheduleError(
                 f"expected a point of {self.length} integers for workload {self.workload.key}, got {len(point)}"
             )
@@ -148,12 +168,14 @@ class ScheduleSpace(Generic[Decoded]):
         start = 0
         for coordinate in self.coordinates:
             group = tuple(point[start : start + coordinate.width])
-            if group not in coordinate.options:
+            if not coordinate.means(group):
                 raise ScheduleError(f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}")
             named[coordinate.name] = group
             start += coordinate.width
-        if not self.legal(named):
-            raise ScheduleError(f"point {list(point)} is not legal for workload {self.workload.key}")
+        for name, value in zip(further, point[start:], strict=False):
+            if value < 0:
+                raise ScheduleError(f"{name}={value} is not an option of workload {self.workload.key}")
+            named[name] = (value,)
         return named
 
     def encode(self, named: Named) -> Point:
@@ -165,12 +187,20 @@ class ScheduleSpace(Generic[Decoded]):
         kept = {self.decode(point) for point in points}
         return dataclasses.replace(self, is_legal=kept.__contains__)
 
-    def contains(self, point: Point) -> bool:
+    def means(self, point: Point) -> bool:
+        """True if a point is a schedule of the workload, in the space or not (`groups`)."""
         try:
             self.groups(point)
         except ScheduleError:
             return False
         return True
+
+    def contains(self, point: Point) -> bool:
+        """True if a point is in the space: its groups are options, and all of them together legal."""
+        if len(point) != self.length or not self.means(point):
+            return False
+        named = self.groups(point)
+        return all(named[c.name] in c.options for c in self.coordinates) and self.legal(named)
 
     @functools.cached_property
     def points(self) -> tuple[Point, ...]:
@@ -190,7 +220,7 @@ class ScheduleSpace(Generic[Decoded]):
     @property
     def is_listed(self) -> bool:
         """False of a space that is too large for all its points to be listed."""
-        return True
+        return self.num_combinations <= _MAX_LISTED
 
     @property
     def num_points(self) -> int:
@@ -200,13 +230,23 @@ class ScheduleSpace(Generic[Decoded]):
     @property
     def middle(self) -> Point:
         """A fixed point in the middle of the space."""
+        if not self.is_listed:
+            return self.sample(1, np.random.default_rng(0))[0]
         return self.points[len(self.points) // 2]
 
     def shuffled(self, rng: np.random.Generator) -> list[Point]:
         """All points in random order; of a space that is too large to be listed, some."""
-        return self.sample(len(self.points), rng)
+        return self.sample(len(self.points) if self.is_listed else _MAX_DRAWN, rng)
 
     def sample(self, num: int, rng: np.random.Generator) -> list[Point]:
         """Up to `num` distinct random points."""
-        chosen = rng.permutation(len(self.points))[:num]
-        return [self.points[i] for i in chosen]
+        if self.is_listed:
+            return [self.points[i] for i in rng.permutation(len(self.points))[:num]]
+        found: dict[Point, None] = {}
+        for _ in range(_MAX_DRAWS_EACH * num):
+            if len(found) >= num:
+                break
+            named = {c.name: c.options[rng.integers(len(c.options))] for c in self.coordinates}
+            if self.legal(named):
+                found[self.encode(named)] = None
+        return list(found)

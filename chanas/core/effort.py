@@ -97,6 +97,7 @@ class Effort:
     pretrained      a file of `chanas records train`, whose model orders points before anything is measured; for gp
     warm_start      another run, a file of records, or another target of the run, whose records the tuning begins with
     seed            seed of every random choice
+    knobs           a YAML file with other candidates and knobs of schedule spaces
     search          constants of the exploration
 
     Raises:
@@ -110,6 +111,7 @@ class Effort:
     pretrained: str | None = None
     warm_start: str | None = None
     seed: int = 0
+    knobs: str | None = None
     search: Search = DEFAULT_SEARCH
 
     default_trials: ClassVar[int] = 16

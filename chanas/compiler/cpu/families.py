@@ -13,7 +13,7 @@ from typing import Any
 from chanas.compiler.cpu import schedules, space
 from chanas.compiler.cpu.batches import over_images
 from chanas.compiler.families import Complete, Compute, Families, Family, Stages
-from chanas.compiler.space import Decoded, Point, ScheduleSpace
+from chanas.compiler.space import EXTRA_KNOBS, Decoded, Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.layout import operator_inputs
@@ -56,17 +56,18 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
     """Schedule one operator in place.
 
     Raises:
-        ScheduleError: the point is not in the workload's space.
+        ScheduleError: the point is no schedule of the workload.
     """
-    _apply(sch, workload, FAMILIES.space(workload, target).decode(point), target, prefix)
-
-
-def _apply(sch: Any, workload: Workload, point: Any, target: HardwareTarget, prefix: str) -> None:
     from chanas.compiler.cpu.arithmetic import arithmetic_of
 
-    stages_of(workload).schedule(sch, workload, point, prefix, target.num_threads > 1)
+    space = FAMILIES.space(workload, target)
+    named = space.groups(point)
+    stages_of(workload).schedule(sch, workload, space.read(named), prefix, target.num_threads > 1)
     loop = sch.get_loops(sch.get_sblock(f"{prefix}out"))[0]
     arithmetic_of(precision_of(workload.dtype)).import_instructions(sch, loop)
+    (steps,), (is_explicit,) = (named.get(name, (0,)) for name in EXTRA_KNOBS)
+    if steps:
+        schedules.unroll_automatically(sch, loop, steps, bool(is_explicit))
 
 
 def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
@@ -76,13 +77,13 @@ def flatten_output(sch: Any, workload: Workload, prefix: str) -> None:
         sch.transform_layout(block, ("write", 0), lambda b, h, w, v: (b, h * width + w, v))
 
 
-def _alone(workload: Workload, point: Decoded, target: HardwareTarget) -> Any:
+def _alone(workload: Workload, point: Point, target: HardwareTarget) -> Any:
     """A `tirx.PrimFunc` of one operator alone."""
     from tvm import s_tir, te
 
     one = replace(workload, batch=1)
     sch = s_tir.Schedule(te.create_prim_func(list(operator_arguments(one, target))), error_render_level="none")
-    _apply(sch, one, point, target, "op0_")
+    apply_point(sch, one, point, target, "op0_")
     flatten_output(sch, one, "op0_")
     return over_images(sch.mod["main"], workload.batch, (1, 2) if workload.has_weights else ())
 

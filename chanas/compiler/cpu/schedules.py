@@ -41,6 +41,12 @@ def unroll(sch: Any, *loops: Any) -> None:
         sch.unroll(loop)
 
 
+def unroll_automatically(sch: Any, loop: Any, steps: int, is_explicit: bool) -> None:
+    """Have loops in a loop of up to so many steps in all written out, in the program or by LLVM."""
+    sch.annotate(loop, "pragma_auto_unroll_max_step", steps)
+    sch.annotate(loop, "pragma_unroll_explicit", int(is_explicit))
+
+
 def zero_first(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
     """Split the zero-initialisation off the reduction, vectorised and written out like the update."""
     init = sch.decompose_reduction(acc, reduce_outer)

@@ -13,6 +13,7 @@ from chanas.compiler.cuda.product import product_kernel
 from chanas.compiler.cuda.space import GPUSpace
 from chanas.compiler.cuda.squeeze import squeeze_kernel
 from chanas.compiler.families import Families, Family
+from chanas.compiler.space import Point
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Generality, Workload
@@ -29,7 +30,10 @@ def _family(spaces: Space, kernel: Kernel, takes: frozenset[Generality] = frozen
         check_operator(workload)
         return spaces(workload, target.required_gpu)
 
-    return Family(space_of, lambda workload, point, target: kernel(workload, point, target.required_gpu), takes=takes)
+    def program(workload: Workload, point: Point, target: HardwareTarget) -> Any:
+        return kernel(workload, space_of(workload, target).decode(point), target.required_gpu)
+
+    return Family(space_of, program, takes=takes)
 
 
 def _pointwise_space(workload: Workload, gpu: GPUFeatures) -> GPUSpace[Any]:

@@ -30,7 +30,7 @@ from chanas.compiler.cuda.points import (
     tensor_core_of,
 )
 from chanas.compiler.cuda.squeeze import squeeze_plan
-from chanas.compiler.space import Coordinate, Decoded, Point, ScheduleSpace, factorisations
+from chanas.compiler.space import Coordinate, Decoded, Named, Point, ScheduleSpace, factorisations
 from chanas.core.gpu import GPUFeatures
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
@@ -69,6 +69,28 @@ class GPUSpace(ScheduleSpace[Decoded]):
     """
 
     kinds: tuple[dict[str, tuple[tuple[int, ...], ...]], ...] = field(default=(), compare=False)
+
+    def groups(self, point: Point) -> Named:
+        """The groups of a point by name: what a GPU's limits rule out is no schedule.
+
+        Raises:
+            ScheduleError: the point has the wrong length, a group is not among its options, or the whole is illegal.
+        """
+        if len(point) != self.length:
+            raise ScheduleError(
+                f"expected a point of {self.length} integers for workload {self.workload.key}, got {len(point)}"
+            )
+        named: Named = {}
+        start = 0
+        for coordinate in self.coordinates:
+            group = tuple(point[start : start + coordinate.width])
+            if group not in coordinate.options:
+                raise ScheduleError(f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}")
+            named[coordinate.name] = group
+            start += coordinate.width
+        if not self.legal(named):
+            raise ScheduleError(f"point {list(point)} is not legal for workload {self.workload.key}")
+        return named
 
     @property
     def is_listed(self) -> bool:

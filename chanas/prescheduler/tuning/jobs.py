@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from chanas.compiler.backends import case_of, schedule_space
+from chanas.compiler.knobs import extended, read_knobs
 from chanas.compiler.space import Point
 from chanas.core.effort import Effort
 from chanas.core.genome import FloatArray
@@ -98,6 +99,7 @@ class TuningJobs:
     _keep_at_s: float = math.inf
 
     def __post_init__(self) -> None:
+        self._change = None if self.effort.knobs is None else read_knobs(Path(self.effort.knobs))
         self._tuners = Tuners(self.effort.tuner, self.effort.pretrained, self.effort.seed, self.effort.search)
 
     @property
@@ -340,7 +342,10 @@ class TuningJobs:
         return legal_records(workload, self.target, self.store)
 
     def _trials(self, workload: Workload) -> Trials:
-        space, kept = schedule_space(workload, self.target), self.store.load(workload.key)
+        space = schedule_space(workload, self.target)
+        if self._change is not None and self.target.gpu is None:
+            space = self._change.apply(space)
+        kept = [replace(r, point=extended(r.point, space)) for r in self.store.load(workload.key)]
         prior = None if self.warm_start is None else self.warm_start.prior(space)
         suggested = list(self.suggested.get(workload, ()))
         if prior is not None and not self._tuners.has_model:  # what was best there is tried first
@@ -463,9 +468,9 @@ class TuningJobs:
 
 
 def legal_records(workload: Workload, target: HardwareTarget, store: RecordStore) -> list[TuningRecord]:
-    """Records of a workload whose points are in its space as it is today."""
+    """Records of a workload whose points are schedules of it today, in the space that is tuned in or not."""
     space = schedule_space(workload, target)
-    return [r for r in store.load(workload.key) if space.contains(r.point)]
+    return [r for r in store.load(workload.key) if space.means(r.point)]
 
 
 def _rivals_of(alternatives: Iterable[Sequence[Workload]]) -> dict[Workload, set[Workload]]:

@@ -87,9 +87,7 @@ class ExhaustiveTuner(Tried):
 
     def __init__(self, space: ScheduleSpace[Any], kept: Sequence[TuningRecord], seed: int) -> None:
         if not space.is_listed:
-            raise ConfigError(
-                f"the space of {space.workload.key} is too large for tuner exhaustive; use grid or random"
-            )
+            raise ConfigError(f"the space of {space.workload.key} is too large for tuner exhaustive; use grid")
         super().__init__(space, kept, seed)
         self._points = iter(space.points)
 

@@ -7,11 +7,13 @@ there are, and a seed; those of `chanas.cost_models` are what `Evolution` goes b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas.compiler.cases import case_seed
+from chanas.compiler.knobs import read_knobs
 from chanas.compiler.space import ScheduleSpace
-from chanas.core.effort import DEFAULT_SEARCH, Search
+from chanas.core.effort import DEFAULT_SEARCH, Effort, Search
 from chanas.core.extensions import installed, load
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
@@ -52,6 +54,17 @@ def check_tuner(name: str, pretrained: str | None = None) -> None:
         CheckpointError: the file of the trained model cannot be read.
     """
     Tuners(name, pretrained)
+
+
+def check_effort(effort: Effort) -> None:
+    """
+    Raises:
+        ConfigError: as `check_tuner`, or as `read_knobs`.
+        CheckpointError: as `check_tuner`.
+    """
+    check_tuner(effort.tuner, effort.pretrained)
+    if effort.knobs is not None:
+        read_knobs(Path(effort.knobs))
 
 
 class Tuners:

@@ -178,10 +178,10 @@ class LoadedModel:
         """
         from chanas.measuring.devices import timing_device
         from chanas.models.lowering import lower
-        from chanas.prescheduler.tuning.tuners import check_tuner
+        from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_warm_start
 
-        check_tuner(effort.tuner, effort.pretrained)
+        check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             _require_cpu_float32(hardware)
@@ -235,13 +235,13 @@ class LoadedModel:
         )
         from chanas.prescheduler.records.store import RecordStore
         from chanas.prescheduler.session import open_session
-        from chanas.prescheduler.tuning.tuners import check_tuner
+        from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_warm_start
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
             effort = dataclasses.replace(effort, trials=trials)
-        check_tuner(effort.tuner, effort.pretrained)
+        check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()

@@ -114,10 +114,10 @@ def tune_operator(
     from chanas.prescheduler.blocks import Surroundings
     from chanas.prescheduler.records.store import RecordStore
     from chanas.prescheduler.session import open_session
-    from chanas.prescheduler.tuning.tuners import check_tuner
+    from chanas.prescheduler.tuning.tuners import check_effort
 
     workload = workload_of_key(key)
-    check_tuner(effort.tuner, effort.pretrained)
+    check_effort(effort)
     around = Surroundings(_NETWORK_BYTES, _NETWORK_OPERATORS)
     with timing_device(usage) as (found, open_pool):
         target = dataclasses.replace(found, dtype=workload.dtype) if found.gpu is None else found
@@ -136,7 +136,7 @@ def tune_operator(
                 effort = dataclasses.replace(effort, trials=len(known) + (tuple(schedule) not in known) or 1)
             session.require_families([workload], effort)
             session.jobs(effort, suggested=suggested).run([workload], progress)
-            records = [r for r in store.load(key) if space.contains(r.point)]
+            records = [r for r in store.load(key) if space.means(r.point)]
         if schedule is not None:
             records = [r for r in records if r.point == tuple(schedule)]
         if not any(record.is_valid for record in records):

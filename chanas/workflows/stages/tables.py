@@ -294,11 +294,11 @@ def fill(
     from chanas.measuring.devices import check_place
     from chanas.prescheduler.tables.lut import preschedule
     from chanas.prescheduler.tables.networks import check_schedules
-    from chanas.prescheduler.tuning.tuners import check_tuner
+    from chanas.prescheduler.tuning.tuners import check_effort
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
     check_place(usage.device, usage.place)
-    check_tuner(effort.tuner, effort.pretrained)
+    check_effort(effort)
     table = open_table(None, run, usage=usage, space=space, num_classes=num_classes)
     loaded = table.required_space()
     blocks = loaded.all_blocks(table.num_classes, loaded.named_sub_spaces(effort.sub_spaces))

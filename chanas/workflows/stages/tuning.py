@@ -53,11 +53,11 @@ def preschedule(
     """
     from chanas.measuring.devices import timing_device
     from chanas.prescheduler.tables.lut import preschedule as fill
-    from chanas.prescheduler.tuning.tuners import check_tuner
+    from chanas.prescheduler.tuning.tuners import check_effort
     from chanas.prescheduler.tuning.warm_start import open_warm_start
 
     task = table_task(run, space, num_classes)
-    check_tuner(effort.tuner, effort.pretrained)
+    check_effort(effort)
     task.space.named_sub_spaces(effort.sub_spaces)
     with (hold or timing_device)(usage) as (hardware, open_pool):
         warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, hardware)
@@ -80,10 +80,10 @@ def plan_table(
         ChanasError: as `preschedule` says.
     """
     from chanas.measuring.devices import timing_device
-    from chanas.prescheduler.tuning.tuners import check_tuner
+    from chanas.prescheduler.tuning.tuners import check_effort
 
     task = table_task(run, space, num_classes)
-    check_tuner(effort.tuner, effort.pretrained)
+    check_effort(effort)
     task.space.named_sub_spaces(effort.sub_spaces)
     if usage.place.rpc is None:
         return _plan_lines(run, task, load_used(usage), effort)
