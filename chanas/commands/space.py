@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from chanas.commands.options import Knobs
 from chanas.commands.prescheduler import parse_shapes
 from chanas.files.run import RunDirectory
 
@@ -43,13 +44,14 @@ def show(
         list[str] | None,
         typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
     ] = None,
+    knobs: Knobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each operator.")] = False,
 ) -> None:
     """Show the schedule space of an operator: its knobs, their candidates, and the best point that records have; of a
     network, a line for each operator."""
     from chanas.workflows.models.spaces import spaces_of
 
-    found = spaces_of(what, target, threads, run=RunDirectory(run), shapes=parse_shapes(shape or ()))
+    found = spaces_of(what, target, threads, run=RunDirectory(run), shapes=parse_shapes(shape or ()), knobs=knobs)
     if as_json:
         for space in found:
             typer.echo(json.dumps(space.to_json(), sort_keys=True, allow_nan=False))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chanas.compiler.backends import backend_of, schedule_space
+from chanas.compiler.backends import backend_of
 from chanas.compiler.space import ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
@@ -117,13 +117,8 @@ class ExploredSpace:
         }
 
 
-def explored(workload: Workload, target: HardwareTarget, records: Sequence[TuningRecord] = ()) -> ExploredSpace:
-    """The space of an operator with what records, failures too, say of it; points of other spaces are left aside.
-
-    Raises:
-        ScheduleError: the operator is not there on the target.
-    """
-    space = schedule_space(workload, target)
+def explored(space: ScheduleSpace[Any], target: HardwareTarget, records: Sequence[TuningRecord] = ()) -> ExploredSpace:
+    """A space with what records, failures too, say of it; points of other spaces are left aside."""
     known = [(record, space.groups(record.point)) for record in records if space.contains(record.point)]
     ranked = rank_records([record for record, _ in known])
     best = ranked[0] if ranked else None

@@ -29,6 +29,7 @@ def spaces_of(
     *,
     run: RunDirectory,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    knobs: Path | None = None,
 ) -> list[ExploredSpace]:
     """The spaces of an operator by its key, or of a finished network's operators, with what the run's records say.
 
@@ -36,14 +37,17 @@ def spaces_of(
         what: a key such as `pointwise-14px-96x192-k1s1-relu-float32`, or a network as `Model.load` takes it.
         target: a target of this machine, or one that is described: nothing is run on it.
         shapes: of a network's inputs by their names, where its file leaves them open.
+        knobs: a file that changes the spaces of processors (`compiler/knobs`).
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or the file of knobs is wrong.
         ScheduleError: the operator is not there on the target.
         ModelError: the network cannot be read.
         TargetError: the target is unknown, or a GPU while a network is asked for.
         CheckpointError: the run's records are damaged.
     """
+    from chanas.compiler.backends import schedule_space
+    from chanas.compiler.knobs import extended, read_knobs
     from chanas.prescheduler.records.explored import explored
     from chanas.prescheduler.records.sources import open_records
 
@@ -61,7 +65,16 @@ def spaces_of(
     with contextlib.ExitStack() as stack:
         known = stack.enter_context(open_records(run.records)) if run.records.is_file() else None
         tried = {w: [] if known is None else known.tried(described, w.key) for w in workloads}
-        return [explored(w, described, records) for w, records in tried.items()]
+    spaces = [schedule_space(w, described) for w in workloads]
+    if knobs is not None:
+        change = read_knobs(knobs)
+        if described.gpu is not None:
+            raise ConfigError("--knobs changes spaces of processors; those of GPUs stay as they are")
+        spaces = [change.apply(space) for space in spaces]
+    return [
+        explored(space, described, [dataclasses.replace(r, point=extended(r.point, space)) for r in records])
+        for space, records in zip(spaces, tried.values(), strict=True)
+    ]
 
 
 def described_target(name: str, num_threads: int, workload: Workload) -> HardwareTarget:

@@ -34,6 +34,20 @@ def test_records_are_those_of_the_threads_that_are_asked_for(tmp_path: Path) -> 
     assert run.records.read_bytes() == before
 
 
+def test_a_file_of_knobs_changes_what_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "knobs.yaml").write_text("pointwise: {rules: false, auto_unroll: [0, 16]}")
+    run = RunDirectory(tmp_path)
+    point = schedule_space(WORKLOAD, load_target("cpu")).points[0]
+    with contextlib.closing(RecordStore(run.records, load_target("cpu"))) as store:
+        store.add(WORKLOAD.key, [smooth(point), smooth((*point, 16))])
+    (plain,), (wide,) = (spaces_of(WORKLOAD.key, run=run, knobs=k) for k in (None, tmp_path / "knobs.yaml"))
+    assert wide.num_points == wide.space.num_combinations > (plain.num_points or 0)
+    assert wide.knobs[-1].name == "auto_unroll"
+    assert (plain.num_tried, wide.num_tried) == (1, 2)
+    with pytest.raises(ConfigError, match=r"^--knobs changes spaces of processors"):
+        spaces_of(WORKLOAD.key, "jetson-nano", run=run, knobs=tmp_path / "knobs.yaml")
+
+
 def test_without_records_there_is_the_space_alone(tmp_path: Path) -> None:
     (space,) = spaces_of(WORKLOAD.key, "raspberry-pi-4", run=RunDirectory(tmp_path / "none"))
     assert space.num_tried == 0
