@@ -86,7 +86,7 @@ class Coordinate:
 
     @property
     def extent(self) -> int | None:
-        """Of a split the loop's extent; None of a choice."""
+        """The extent of the loop that a split divides; None of a choice."""
         return math.prod(self.options[0]) if self.name.startswith("split_") else None
 
     def means(self, group: tuple[int, ...]) -> bool:
