@@ -88,7 +88,12 @@ def _print(exported: Exported, out: Path) -> None:
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="A file of `chanas records export` or `import`, or a run directory.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of `chanas records export` or `import`, a run directory, or a file that `import` reads."
+        ),
+    ],
 ) -> None:
     """Show what records there are: by device and family, and how often which FLOPs occur."""
     from chanas.workflows.stages import offline

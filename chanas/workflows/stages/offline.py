@@ -77,29 +77,34 @@ def import_records(places: Sequence[Path], out: Path, per_task: int | None = Non
         DataError: a file is missing, damaged or of no known format, or no record is of use.
     """
     from chanas.prescheduler.tuning.offline.dataset import save
-    from chanas.prescheduler.tuning.offline.exchange.importing import import_files, make_dataset
+    from chanas.prescheduler.tuning.offline.exchange.importing import make_dataset, read_files
     from chanas.prescheduler.tuning.offline.export import describe_dataset
 
     _check_place(out, ".npz")
     if per_task is not None and per_task < 1:
         raise ConfigError(f"expected --per-task of at least 1, got {per_task}")
-    found = import_files(places, per_task)
+    found = read_files(places, per_task)
     data = make_dataset(found)
     save(data, out)
     return Exported((*found.lines, *describe_dataset(data)), dict(found.skipped))
 
 
 def describe_records(place: Path) -> list[str]:
-    """Lines about a data set, or about the records of a run.
+    """Lines about a data set, about the records of a run, or about a file of another system.
 
     Raises:
-        DataError: there is neither.
+        DataError: there is none of these.
     """
     from chanas.prescheduler.tuning.offline.dataset import load
+    from chanas.prescheduler.tuning.offline.exchange import importing
     from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 
     if place.is_dir() or place.suffix == ".sqlite":
         return describe_dataset(make_dataset(collect(files_of_records([place]))))
+    if place.suffix == ".json" and place.is_file():
+        found = importing.read_files([place])
+        data = describe_dataset(importing.make_dataset(found)) if found.records else []
+        return [*found.lines, *data, *(f"left out   {num} {reason}" for reason, num in found.skipped.items())]
     return describe_dataset(load(place))
 
 

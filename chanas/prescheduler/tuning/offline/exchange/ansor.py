@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chanas.core.target import HardwareTarget
-from chanas.errors import one_line
+from chanas.errors import one_line, printable
 from chanas.files.writing import parse_json
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.tuning.offline.exchange import steps
@@ -130,7 +130,7 @@ def _operator(key: str) -> str:
     except (ValueError, LookupError, TypeError):
         return "subgraph"
     is_hash = isinstance(first, str) and len(first) == 32 and set(first) <= set("0123456789abcdef")
-    return first[:_MAX_NAME] if isinstance(first, str) and not is_hash else "subgraph"
+    return printable(first)[:_MAX_NAME] if isinstance(first, str) and not is_hash else "subgraph"
 
 
 def _sequence(found: Any, target: HardwareTarget) -> list[Primitive]:

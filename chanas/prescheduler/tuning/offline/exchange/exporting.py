@@ -63,8 +63,8 @@ def find_tuned(files: Iterable[Path], operator: str | None, target: str | None) 
                 if source.spaces != backend_of(source.target).space_version:
                     continue
                 for key in opened.load(source):
+                    points = found.setdefault(key, {}).setdefault(source, {})
                     if operator in (None, key):
-                        points = found.setdefault(key, {}).setdefault(source, {})
                         for record in opened.trials(source.device, key):
                             points.setdefault(record.point, record)
     key = _one_of(found, operator, "operator")
@@ -98,8 +98,7 @@ def write_tuned(tuned: Tuned, results: Path, problem: Path) -> None:
 def _one_of(known: Mapping[str, Any], name: str | None, what: str) -> str:
     """The name that was asked for, or the only one."""
     if not known:
-        there = f"of {what} '{name[:80]}'" if name else "in today's schedule spaces"
-        raise DataError(f"there are no valid records {there} in these files")
+        raise DataError("there are no valid records of known devices in today's schedule spaces in these files")
     if name is None and len(known) == 1:
         return next(iter(known))
     if name is None or name not in known:

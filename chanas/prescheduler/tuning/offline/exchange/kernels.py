@@ -4,7 +4,6 @@ were."""
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
 from collections import Counter
@@ -104,7 +103,7 @@ def measured_results(
     parameters = _known_values(results, problem)
     kernel = name if problem is None else problem.kernel
     language, device = ("", "unknown") if problem is None else (problem.language, problem.device or "unknown")
-    source = graphics_processor(SYSTEM, printable(device), [language, device], a_gpu(), label=language.lower() or "gpu")
+    source = graphics_processor(SYSTEM, device, [language, device], a_gpu(), label=language.lower() or "gpu")
     for result in results:
         if result.configuration.keys() != {parameter.name for parameter in parameters}:
             skipped["of other parameters than their space has"] += 1
@@ -170,18 +169,22 @@ def _as_number(parameter: Parameter, place: int) -> float:
 
 
 # ---- lines for people -----------------------------------------------------------------------------------------------
+def describe_problem(problem: Problem) -> str:
+    """A line about a space of parameters."""
+    num, conditions = problem.num_combinations, len(problem.conditions)
+    combinations = "combinations not known" if num is None else f"{num:,} combinations"
+    kept = f", {conditions} condition(s), which are not evaluated" if conditions and problem.own is None else ""
+    kernel = printable(problem.kernel)[:_MAX_NAME]
+    return f"space      {kernel}: {len(problem.parameters)} parameters, {combinations}{kept}"
+
+
 def describe_results(name: str, results: Sequence[Result], problem: Problem | None) -> list[str]:
-    """The space of parameters, and how the results lie in it."""
-    kernel = printable(name if problem is None else problem.kernel)[:_MAX_NAME]
+    """Lines about the space of parameters, and how the results lie in it."""
     if problem is None:
-        parameters = max((len(r.configuration) for r in results), default=0)
-        lines = [f"space      {kernel}: {parameters} parameters; no T1 file says which values they may have"]
+        num = max((len(r.configuration) for r in results), default=0)
+        lines = [f"space      {printable(name)}: {num} parameters; no T1 file says which values they may have"]
     else:
-        num = problem.num_combinations
-        combinations = "combinations not known" if num is None else f"{num:,} combinations"
-        conditions = len(problem.conditions)
-        kept = f", {conditions} condition(s), which are not evaluated" if conditions and problem.own is None else ""
-        lines = [f"space      {kernel}: {len(problem.parameters)} parameters, {combinations}{kept}"]
+        lines = [describe_problem(problem)]
     if results:
         seconds = np.sort([result.seconds for result in results])
         near = np.count_nonzero(seconds <= _NEAR * seconds[0])
@@ -194,5 +197,4 @@ def describe_results(name: str, results: Sequence[Result], problem: Problem | No
 
 def same_parameters(problem: Problem, results: Sequence[Result]) -> bool:
     """True if the results are of a problem's parameters."""
-    named = itertools.islice(results, 1)
-    return any(problem.names == result.configuration.keys() for result in named)
+    return any(problem.names == result.configuration.keys() for result in results[:1])

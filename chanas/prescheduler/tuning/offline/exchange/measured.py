@@ -10,6 +10,7 @@ from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget, fingerprint
 from chanas.core.units import is_seconds
 from chanas.core.usage import TargetName
+from chanas.errors import printable
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.tuning.offline.exchange.reading import UnusableError
 from chanas.prescheduler.tuning.offline.primitives import Float32Array
@@ -49,7 +50,7 @@ def processor(
         l1_bytes=0,
         l2_bytes=0,
         l3_bytes=0,
-        device=name[:MAX_DEVICE_NAME],
+        device=printable(name)[:MAX_DEVICE_NAME],
         fingerprint=digest,
         dtype=dtype,
         mcpu=mcpu,
@@ -71,7 +72,7 @@ def graphics_processor(
         l1_bytes=gpu.shared_bytes_per_sm,
         l2_bytes=0,
         l3_bytes=0,
-        device=name[:MAX_DEVICE_NAME],
+        device=printable(name)[:MAX_DEVICE_NAME],
         fingerprint=digest,
         dtype=dtype,
         gpu=gpu,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.core.target import HardwareTarget
-from chanas.errors import DataError, one_line
+from chanas.errors import DataError, one_line, printable
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.tuning.offline.exchange import steps
 from chanas.prescheduler.tuning.offline.exchange.measured import (
@@ -163,7 +163,7 @@ class _Walk:
     def operator(self) -> str:
         """The name of the block that was tiled, or of the first one."""
         first = next((name for name in self.blocks.values() if name != _ROOT), _ROOT)
-        return self.blocks.get(self.tiled, first)[:_MAX_NAME]
+        return printable(self.blocks.get(self.tiled, first))[:_MAX_NAME]
 
     def follow(self, instructions: Any, decisions: Any) -> None:
         """Walk from the first instruction to the last."""

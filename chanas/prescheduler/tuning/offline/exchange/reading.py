@@ -19,7 +19,7 @@ Made = TypeVar("Made")
 
 MAX_LINE_BYTES = 64 << 20
 """Longest line: MetaSchedule's workloads have their constants in them."""
-MAX_FILE_BYTES = 256 << 20
+MAX_FILE_BYTES = 128 << 20
 """Largest file that is read as a whole, which T1 and T4 are."""
 MAX_STEPS = 4096
 """Most steps of a schedule; the longest of TenSet has some 70."""
