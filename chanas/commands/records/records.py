@@ -62,7 +62,6 @@ def import_records(
     file: Annotated[
         list[Path],
         typer.Argument(
-            metavar="<file>…",
             help="Measure records of Ansor or TenSet, database_tuning_record.json of MetaSchedule, T4 results of "
             "Kernel Tuner with their T1 files, or folders of such files.",
         ),

@@ -51,7 +51,7 @@ _ERRORS = (
     "unknown error",
 )
 _ANNOTATIONS = ("", "unroll", "vectorise", "parallel", "vthread", *("block", "thread") * 3, "tensorise")
-"""What each number of an annotation means; blocks and threads have three dimensions."""
+"""The annotations by their numbers; blocks and threads have three dimensions."""
 _PRAGMA = "auto_unroll_max_step"
 _NUM_HARDWARE, _SHORTEST_TASK, _LONGEST_TASK = 8, 3, 6
 _MAX_KEY, _MAX_NAME, _MAX_LOOPS, _MAX_LENGTHS = 4096, 40, 256, 16

@@ -81,7 +81,7 @@ def graphics_processor(
 
 
 def a_gpu(arch: str = "", warp_size: int = 0, max_threads: int = 0, max_shared_bytes: int = 0) -> GPUFeatures:
-    """As much of a GPU as others' records say."""
+    """A GPU, as far as records of others describe it."""
     return GPUFeatures(
         arch=arch,
         num_sms=0,

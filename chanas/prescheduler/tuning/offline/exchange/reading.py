@@ -53,7 +53,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def rows(path: Path, read: Callable[[Any], Made], skipped: Counter[str]) -> Iterator[Made]:
-    """What `read` makes of each line of JSON; what it leaves out is counted.
+    """Make something of each line of JSON with `read`; what it leaves out is counted.
 
     Raises:
         DataError: a line is no JSON, or `read` finds (ValueError) that it is something else than it should be.

@@ -43,7 +43,7 @@ def split(factors: Sequence[int | None]) -> Primitive:
 
 
 def fused(num: int) -> Primitive:
-    """So many loops that become one."""
+    """Loops that become one: how many."""
     return "FU", (float(num),)
 
 

@@ -17,6 +17,7 @@ from chanas.prescheduler.tuning.offline.exchange.exporting import find_tuned, wr
 from chanas.prescheduler.tuning.offline.exchange.importing import make_dataset, read_files
 from chanas.prescheduler.tuning.offline.export import collect, files_of_records
 from chanas.prescheduler.tuning.offline.export import make_dataset as dataset_of_runs
+from chanas.prescheduler.tuning.offline.primitives import SLOTS, flatten
 
 from ..records import ONE, TWO, WORKLOADS, store_run
 from .others import database, measure_record, problem, result, results, tuning_record, write_lines
@@ -46,6 +47,13 @@ def test_records_of_all_systems_become_one_data_set(ansor: Path, tmp_path: Path)
     assert [device.spaces for device in data.devices] == [0, 0, 0]
     assert found.skipped == {"that failed (build timeout)": 1}
     assert found.lines[0] == "files      1 of Ansor, 1 of MetaSchedule, 1 of T4"
+
+
+def test_a_primitive_that_a_sequence_has_twice_is_counted_and_summed(tmp_path: Path) -> None:
+    splits = [["SP", 0, n, 64, [1 << n], 1] for n in (1, 2)]
+    data = make_dataset(read_files([write_lines(tmp_path / "a.json", measure_record(splits))]))
+    flat = flatten(data.primitives).reshape(len(SLOTS), -1)
+    assert flat[SLOTS.index("SP other")].tolist() == [2, 0, 5 + 4, 1 + 2, 12, 0, 0, 0, 0]
 
 
 def test_what_is_imported_is_read_back(ansor: Path, tmp_path: Path) -> None:
