@@ -41,9 +41,7 @@ _TIME = "time"
 _OF_ERRORS = {
     ErrorKind.TIMEOUT: "timeout",
     ErrorKind.WRONG: "correctness",
-    ErrorKind.CRASH: "runtime",
-    ErrorKind.OUT_OF_MEMORY: "runtime",
-    ErrorKind.GPU_FAULT: "runtime",
+    ErrorKind.RAISED: "compile",  # exceptions are raised by what schedules and builds
 }
 
 
@@ -143,5 +141,5 @@ def results_of(trials: Sequence[tuple[Mapping[str, Value], TuningRecord]]) -> di
 
 
 def _invalidity(record: TuningRecord) -> str:
-    """The schema's word for a failure; an exception was raised while it was built."""
-    return _OF_ERRORS.get(WorkerError.read(record.error or "").kind, "compile")
+    """The schema's word for a failure."""
+    return _OF_ERRORS.get(WorkerError.read(record.error or "").kind, "runtime")

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Float32Array
+
 CPU_TARGET = "llvm -keys=cpu -mcpu=core-avx2 -model=platinum-8272"
 HARDWARE = [16, 64, 64, 0, 0, 0, 0, 0]
 GPU_TARGET = "cuda -keys=cuda,gpu -arch=sm_75 -max_num_threads=1024"
@@ -119,3 +123,12 @@ def write_lines(path: Path, *rows: Any) -> Path:
     """A file of JSON lines; texts stand as they are."""
     path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
+
+
+def sequence(rows: Float32Array) -> list[tuple[str, list[float]]]:
+    """Slots and numbers of rows."""
+    return [(SLOTS[int(row[:-NUM_VALUES].argmax())], row[-NUM_VALUES:].tolist()) for row in rows]
+
+
+def padded(*values: float) -> list[float]:
+    return np.array([*values, *[0.0] * (NUM_VALUES - len(values))], dtype=np.float32).tolist()

@@ -5,23 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 from chanas.prescheduler.tuning.offline.exchange.ansor import read_record
 from chanas.prescheduler.tuning.offline.exchange.reading import UnusableError
-from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Float32Array
 
-from .others import GPU_HARDWARE, GPU_TARGET, HARDWARE, KEY, STEPS, measure_record
-
-
-def sequence(rows: Float32Array) -> list[tuple[str, list[float]]]:
-    """Slots and numbers of rows."""
-    return [(SLOTS[int(row[:-NUM_VALUES].argmax())], row[-NUM_VALUES:].tolist()) for row in rows]
-
-
-def padded(*values: float) -> list[float]:
-    return np.array([*values, *[0.0] * (NUM_VALUES - len(values))], dtype=np.float32).tolist()
+from .others import GPU_HARDWARE, GPU_TARGET, HARDWARE, KEY, STEPS, measure_record, padded, sequence
 
 
 def rows_of(*steps: list[Any]) -> list[tuple[str, list[float]]]:

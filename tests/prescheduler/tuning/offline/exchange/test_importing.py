@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +172,62 @@ def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
         read_files([tmp_path / "nowhere"])
     with pytest.raises(DataError, match="got folders without any"):
         read_files([tmp_path])
+
+
+JUNK: list[Any] = [None, True, -1, 0, 3, 1 << 50, 1.5, 1e10, "", "x", "\x1b", [], {}, [[]], ["a", 1], {"a": 1}]
+
+
+def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of all values inside some JSON."""
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in inner:
+        yield (*at, key)
+        yield from places(value, (*at, key))
+
+
+def mutated(data: Any, rng: random.Random) -> Any:
+    """JSON with junk in place of one value, or without it."""
+    data = json.loads(json.dumps(data))
+    *at, last = rng.choice(list(places(data)))
+    inner = data
+    for key in at:
+        inner = inner[key]
+    if rng.random() < 0.2:
+        del inner[last]
+    else:
+        inner[last] = rng.choice(JUNK)
+    return data
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("form", ["ansor", "metaschedule", "t4", "t1", "own"])
+def test_whatever_is_changed_in_a_file_is_read_or_refused_in_one_line(tmp_path: Path, form: str, seed: int) -> None:
+    rng = random.Random(seed)
+    kernels = write_json(tmp_path / "kt.json", results(result({"n": 2}), result({"n": 3})))
+    if form == "own":
+        kernels = write(store_run(tmp_path / "run", TWO, WORKLOADS[:1], num=3), tmp_path / "kt.json")
+    beside = tmp_path / "kt.t1.json"
+    good = json.loads(beside.read_text()) if form == "own" else problem(n="[1, 2, 3]", m="[i for i in range(3)]")
+    for _ in range(50):
+        match form:
+            case "ansor":
+                place = write_lines(tmp_path / "a.json", mutated(measure_record(), rng))
+            case "metaschedule":
+                place = database(tmp_path / "db", mutated(tuning_record(), rng))
+            case "t4":
+                place = write_json(tmp_path / "b.json", mutated(results(result({"n": 2, "s": "a"}), result({})), rng))
+            case _:
+                write_json(beside, mutated(good, rng))
+                place = kernels
+        try:
+            found = read_files([place])
+        except DataError as error:
+            assert str(error).isprintable()
+        else:
+            assert all(line.isprintable() for line in [*found.lines, *found.skipped])
+            if found.records:
+                save(make_dataset(found), tmp_path / "records.npz")
+                load(tmp_path / "records.npz")
 
 
 # ---- our own records, there and back --------------------------------------------------------------------------------

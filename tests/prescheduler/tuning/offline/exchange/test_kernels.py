@@ -19,8 +19,7 @@ from chanas.prescheduler.tuning.offline.exchange.t1 import read_problem
 from chanas.prescheduler.tuning.offline.exchange.t4 import read_results
 
 from ..records import ONE, WORKLOADS
-from .others import problem, result, results
-from .test_ansor import padded, sequence
+from .others import padded, problem, result, results, sequence
 
 AT = {"block": 64, "tile": 2}
 VALUES = {"block": "[32, 64]", "tile": "[1, 2]"}

@@ -13,8 +13,7 @@ from chanas.errors import DataError
 from chanas.prescheduler.tuning.offline.exchange.measured import Measured
 from chanas.prescheduler.tuning.offline.exchange.metaschedule import RECORDS_FILE, WORKLOADS_FILE, read_database
 
-from .others import TRACE, database, tuning_record, write_lines
-from .test_ansor import padded, sequence
+from .others import TRACE, database, padded, sequence, tuning_record, write_lines
 
 CUDA = {"kind": "cuda", "arch": "sm_80", "thread_warp_size": 32, "max_threads_per_block": 1024}
 LOG3 = math.log2(3)
