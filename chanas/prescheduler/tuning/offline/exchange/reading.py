@@ -23,6 +23,8 @@ MAX_FILE_BYTES = 128 << 20
 """Largest file that is read as a whole, which T1 and T4 are."""
 MAX_STEPS = 4096
 """Most steps of a schedule; the longest of TenSet has some 70."""
+MAX_REASONS = 32
+"""Most reasons that are told apart: a file may have a step of a new name in each record."""
 _MAX_NUMBER = 1 << 40
 _MAX_SHOWN = 60
 
@@ -62,13 +64,19 @@ def rows(path: Path, read: Callable[[Any], Made], skipped: Counter[str]) -> Iter
         try:
             made = read(parse_json(text))
         except UnusableError as reason:
-            skipped[printable(reason)] += 1
+            count(skipped, reason)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}:{number}: no whole JSON ({error.msg} at character {error.pos + 1})") from error
         except ValueError as error:
             raise DataError(f"{path}:{number}: {printable(one_line(error, 200))}") from error
         else:
             yield made
+
+
+def count(skipped: Counter[str], reason: object) -> None:
+    """Count a record that is left out; where files have more reasons than people read, the others are one."""
+    told = printable(reason)
+    skipped[told if told in skipped or len(skipped) < MAX_REASONS else "for further reasons"] += 1
 
 
 def document(path: Path) -> Any:

@@ -18,6 +18,7 @@ from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.offline.exchange.measured import mean_seconds
 from chanas.prescheduler.tuning.offline.exchange.reading import (
     UnusableError,
+    count,
     listed,
     mapping,
     number,
@@ -73,7 +74,7 @@ def read_results(data: Any, skipped: Counter[str]) -> list[Result]:
         try:
             found.append(_result(mapping(result, "a result"), unit))
         except UnusableError as reason:
-            skipped[str(reason)] += 1
+            count(skipped, reason)
         except ValueError as error:
             raise ValueError(f"results[{place}]: {error}") from error
     return found

@@ -75,8 +75,8 @@ LOG7 = math.log2(7)
             [("SP other", padded(1, 2, 3, 6)), ("SP other", padded(0, 1, 5, 6))],
         ),
         (
-            [["SP", 2, 0, 8, [2, 4], 1], ["SP", 2, 1, 8, [4, 2], 1], ["FFSP", 3, 0, [0, 1], 0, 1]],
-            [("SP other", padded(0, 1, 2, 3)), ("SP other", padded(0, 2, 1, 3)), ("SP other", padded(0, 0, 3, 3))],
+            [["SP", 2, 0, 8, [2, 4], 1], ["SP", 2, 1, 8, [4, 1], 1], ["FFSP", 3, 0, [0, 1], 1, 1]],
+            [("SP other", padded(0, 1, 2, 3)), ("SP other", padded(1, 2, 0, 3)), ("SP other", padded(0, 0, 2, 2))],
         ),
         ([["RE", 2, [1, 0, 2]]], [("RE order", padded(0, 3, 1 / 3))]),
         ([["FU", 2, [0, 1, 2]]], [("FU", padded(3))]),

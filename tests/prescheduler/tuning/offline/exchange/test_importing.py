@@ -131,6 +131,12 @@ def test_damage_is_told_with_its_place_in_one_line(tmp_path: Path, content: str,
     assert str(told.value).isprintable()
 
 
+def test_of_many_reasons_the_last_are_one(tmp_path: Path) -> None:
+    records = [measure_record([[f"S{n}", 1]]) for n in range(100)]
+    skipped = read_files([write_lines(tmp_path / "a.json", *records)]).skipped
+    assert (len(skipped), skipped["for further reasons"]) == (33, 68)
+
+
 def test_texts_of_strangers_can_be_printed(tmp_path: Path) -> None:
     escape = "\x1b[2J"
     step = [["a" + escape, 1]]
