@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.compiler.backends import backend_of
+from chanas.compiler.backends import backend_of, schedule_space
 from chanas.errors import ConfigError, DataError
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.offline.dataset import Dataset, load, save
 from chanas.prescheduler.tuning.offline.exchange import importing, reading
 from chanas.prescheduler.tuning.offline.exchange.exporting import find_tuned, write_tuned
@@ -98,6 +101,14 @@ def test_results_find_their_problem_by_its_name_or_its_parameters(tmp_path: Path
     assert found.lines[-1] == "space      add: 1 parameters, 1 combinations; no results here"
     write_json(tmp_path / "kt.t1.json", beside | {"ConfigurationSpace": problem(n="[7, 2]")["ConfigurationSpace"]})
     assert read_files([file]).records[0].point == (1,)
+
+
+def test_a_problem_of_the_results_name_is_theirs_even_if_it_does_not_fit(tmp_path: Path) -> None:
+    file = write_json(tmp_path / "kt.json", results(result({"n": 2})))
+    beside = write_json(tmp_path / "kt.t1.json", problem(m="[1]"))
+    other = write_json(tmp_path / "other.json", problem(n="[2]"))
+    for places in ([file], [other, beside, file]):
+        assert read_files(places).skipped == {"of other parameters than their space has": 1}
 
 
 def test_records_of_none_are_no_data_set(tmp_path: Path) -> None:
@@ -296,6 +307,26 @@ def test_an_operator_and_a_device_are_named_where_there_are_several(run: Path, t
         find_tuned(files, "dense", None)
     with pytest.raises(ConfigError, match="expected --target, one of cpu, cpu-2t, as 2 have records"):
         find_tuned(files, WORKLOADS[0].key, None)
+    with pytest.raises(ConfigError, match=r"expected --target, one of cpu, cpu-2t, got 'cuda'"):
+        find_tuned(files, WORKLOADS[0].key, "cuda")
     tuned = find_tuned(files, WORKLOADS[0].key, "cpu")
     assert tuned.source.target.num_threads == 1
     assert tuned.lines()[-1] == "results    24, of which 1 failed"
+
+
+def test_records_of_other_spaces_are_not_written(tmp_path: Path) -> None:
+    run = store_run(tmp_path, ONE, WORKLOADS[:1], num=3)
+    with contextlib.closing(sqlite3.connect(run / "records.sqlite")) as db, db:
+        db.execute("UPDATE records SET device = replace(device, 'space-', 'space-9')")
+        db.execute("UPDATE devices SET device = replace(device, 'space-', 'space-9')")
+    with pytest.raises(DataError, match="in today's schedule spaces"):
+        find_tuned(files_of_records([run]), None, None)
+
+
+def test_points_outside_a_space_are_not_written_but_counted(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path / "records.sqlite", ONE)
+    key = WORKLOADS[0].key
+    store.add(key, [TuningRecord(schedule_space(WORKLOADS[0], ONE).middle, 1.0), TuningRecord((1, 2, 3), 1.0)])
+    store.close()
+    tuned = find_tuned(files_of_records([tmp_path]), None, None)
+    assert (len(tuned.records), tuned.num_outside) == (1, 1)
