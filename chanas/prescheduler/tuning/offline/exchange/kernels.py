@@ -23,7 +23,7 @@ from chanas.operators.keys import workload_of_key
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.tuning.offline.exchange import steps
 from chanas.prescheduler.tuning.offline.exchange.measured import Measured, a_gpu, graphics_processor
-from chanas.prescheduler.tuning.offline.exchange.t1 import Parameter, Problem, Value, point_of
+from chanas.prescheduler.tuning.offline.exchange.t1 import Parameter, Problem, point_of
 from chanas.prescheduler.tuning.offline.exchange.t4 import Result
 from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, Primitive, encode, primitive_rows
 
@@ -51,14 +51,17 @@ class Own:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Own:
-        """Raises ValueError: the facts are others, or of sizes that no device has."""
+        """Raises ValueError: the facts are others, of sizes that no device has, or cannot be printed."""
         if (fault := first_fault(json.dumps(data), cls)) is not None:
             raise ValueError(f"chanas: {fault}")
         target = HardwareTarget.from_json(data["target"])
         sizes = (target.num_threads, target.vector_lanes, target.num_vector_registers, target.batch)
         if not all(1 <= size <= _MAX_OF_TARGET for size in sizes) or min(target.l1_bytes, target.l2_bytes) < 0:
             raise ValueError("chanas: expected a target of usual sizes, got others")
-        return cls(**{**data, "target": target})
+        own = cls(**{**data, "target": target})
+        if not all(text.isprintable() for text in (own.device, own.compiler, target.name, target.device)):
+            raise ValueError("chanas: expected names that can be printed, got others")
+        return own
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "target": self.target.to_json()}
@@ -101,18 +104,18 @@ def measured_results(
         yield from _own_points(results, Own.read(problem.own), skipped)
         return
     parameters = _known_values(results, problem)
+    places = {p.name: {value: place for place, value in enumerate(p.values or ())} for p in parameters}
     kernel = name if problem is None else problem.kernel
     language, device = ("", "unknown") if problem is None else (problem.language, problem.device or "unknown")
     source = graphics_processor(SYSTEM, device, [language, device], a_gpu(), label=language.lower() or "gpu")
     for result in results:
-        if result.configuration.keys() != {parameter.name for parameter in parameters}:
+        if result.configuration.keys() != places.keys():
             skipped["of other parameters than their space has"] += 1
             continue
-        places = [_place_in(parameter, result.configuration[parameter.name]) for parameter in parameters]
-        if None in places:
+        point = tuple(of[value] for n, of in places.items() if (value := result.configuration[n]) in of)
+        if len(point) < len(parameters):
             skipped["of values that their space does not have"] += 1
             continue
-        point = tuple(place for place in places if place is not None)
         rows = encode(_parameter_rows(source.target, parameters, point))
         yield Measured(source, printable(kernel)[:_MAX_NAME], "kernel", result.seconds, rows, point)
 
@@ -145,11 +148,6 @@ def _known_values(results: Sequence[Result], problem: Problem | None) -> list[Pa
             values = tuple(sorted(there, key=lambda v: (isinstance(v, str), v)))
         found.append(Parameter(parameter.name, values))
     return found
-
-
-def _place_in(parameter: Parameter, value: Value) -> int | None:
-    assert parameter.values is not None
-    return parameter.values.index(value) if value in parameter.values else None
 
 
 def _parameter_rows(target: HardwareTarget, parameters: Sequence[Parameter], point: Sequence[int]) -> list[Primitive]:

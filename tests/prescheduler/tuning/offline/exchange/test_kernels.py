@@ -149,6 +149,7 @@ def own(**changes: Any) -> dict[str, Any]:
         (own(target=3), "target"),
         (own(target=ONE.to_json() | {"vector_lanes": 1 << 40}), "usual sizes"),
         (own(target=ONE.to_json() | {"num_threads": 0}), "usual sizes"),
+        (own(target=ONE.to_json() | {"device": "\x1b[2J"}), "can be printed"),
     ],
 )
 def test_facts_of_ours_that_are_none_are_refused(facts: Any, error: str) -> None:
