@@ -116,6 +116,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "runs": {"jobs": [JOB, JOB | {"name": "b"}]},
     "threads": {"threads": 9999},
 }
+ANSOR = '{"i": [["[1]", "llvm", [1, 64, 64, 0, 0, 0, 0, 0], "", 1, []], [[], []]], "r": [[0.1], 0, 1, 1], "v": "v0.6"}'
 H100 = Path(__file__).resolve().parents[2] / "chanas" / "configs" / "targets" / "h100.yaml"
 NO_MAPPINGS: dict[str, bytes] = {"list": b"- 1\n- 2\n", "broken": b"a: [", "empty": b"", "binary": b"\xff\xfe\x00\xd8"}
 
@@ -146,6 +147,8 @@ def make_world(folder: Path, space: SearchSpace) -> None:
     (folder / "net.pth").write_bytes(b"\x80\x02}q\x00.")
     (folder / "cut.onnx").write_bytes((folder / "net.onnx").read_bytes()[:100])
     save_accuracies(space, folder / "accuracies.csv")
+    (folder / "ansor.json").write_text(f"{ANSOR}\n{ANSOR[:-20]}\n", encoding="utf-8")
+    (folder / "failed.json").write_text(f"{ANSOR.replace('[0.1], 0', '[1e10], 6')}\n", encoding="utf-8")
     (folder / "accuracies-key.csv").write_text("architecture,top1\nr12,50\n", encoding="utf-8")
     (folder / "accuracies-head.csv").write_text("network,top1\n", encoding="utf-8")
 

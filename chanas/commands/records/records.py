@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chanas.commands.options import Seed
+from chanas.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from chanas.workflows.stages.offline import Exported
+
+_FORMATS = ("npz", "t4")
 
 app = typer.Typer(
     help="Collect tuning records of many runs in one file, look at it, and train cost models on it.",
@@ -25,11 +31,53 @@ Runs = Annotated[
 def export(
     run: Runs,
     out: Annotated[Path, typer.Option(help="The file, such as records.npz.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="npz: a data set of all operators. t4: one operator's records as T4 (records.json) and its schedule "
+            "space as T1 beside it (records.t1.json), for Kernel Tuner and the like.",
+        ),
+    ] = "npz",
+    operator: Annotated[
+        str | None, typer.Option(help="With --format t4: the operator's key, where there are several.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="With --format t4: the target's name, where there are several.")
+    ] = None,
 ) -> None:
-    """Write the valid records of runs as one data set."""
+    """Write the valid records of runs as one data set, or those of one operator for other tools."""
     from chanas.workflows.stages import offline
 
-    exported = offline.export_records(run, out)
+    if form not in _FORMATS:
+        raise ConfigError(unknown_name("format", form, _FORMATS))
+    if form == "npz" and (operator or target):
+        raise ConfigError("--operator and --target choose what --format t4 writes; a data set has all of them")
+    exported = offline.export_records(run, out) if form == "npz" else offline.export_t4(run, out, operator, target)
+    _print(exported, out)
+
+
+@app.command("import")
+def import_records(
+    file: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Measure records of Ansor or TenSet, database_tuning_record.json of MetaSchedule, T4 results of "
+            "Kernel Tuner with their T1 files, or folders of such files.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file, such as records.npz.")],
+    per_task: Annotated[
+        int | None, typer.Option(help="At most so many records of each task, the first ones; default: all.")
+    ] = None,
+) -> None:
+    """Write records of other systems as one data set."""
+    from chanas.workflows.stages import offline
+
+    _print(offline.import_records(file, out, per_task), out)
+
+
+def _print(exported: Exported, out: Path) -> None:
     for line in exported.lines:
         typer.echo(line)
     for reason, num in exported.skipped.items():
@@ -39,7 +87,12 @@ def export(
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="A file of `chanas records export`, or a run directory.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of `chanas records export` or `import`, a run directory, or a file that `import` reads."
+        ),
+    ],
 ) -> None:
     """Show what records there are: by device and family, and how often which FLOPs occur."""
     from chanas.workflows.stages import offline
@@ -50,7 +103,7 @@ def show(
 
 @app.command()
 def train(
-    data: Annotated[Path, typer.Option(help="A file of `chanas records export`.")],
+    data: Annotated[Path, typer.Option(help="A file of `chanas records export` or `import`.")],
     out: Annotated[Path, typer.Option(help="File of the model, such as model.safetensors.")],
     model: Annotated[
         str | None, typer.Option(help="attention (default), mlp; xgb or lgbm with the extra `boost`.")

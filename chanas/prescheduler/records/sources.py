@@ -152,7 +152,10 @@ class RecordFile:
 
     def tried(self, target: HardwareTarget, workload: str) -> list[TuningRecord]:
         """All records of a workload on a device as it is used today, failures too, oldest first."""
-        device = device_key(target, tvm_version(), backend_of(target).space_version)
+        return self.trials(device_key(target, tvm_version(), backend_of(target).space_version), workload)
+
+    def trials(self, device: str, workload: str) -> list[TuningRecord]:
+        """All records of a workload on a device, by what records call it, failures too, oldest first."""
         query = trials("records.device = :device AND records.workload = :workload")
         rows, num_left_out = usable_rows(fetch(self.db, query, {"device": device, "workload": workload}))
         if num_left_out:

@@ -44,17 +44,67 @@ def export_records(places: Sequence[Path], out: Path) -> Exported:
     return Exported(tuple(describe_dataset(data)), dict(found.skipped))
 
 
-def describe_records(place: Path) -> list[str]:
-    """Lines about a data set, or about the records of a run.
+def export_t4(places: Sequence[Path], out: Path, operator: str | None, target: str | None) -> Exported:
+    """Write the records of one operator on one device as T4, and its schedule space as T1 beside it
+    (`pointwise.json`, `pointwise.t1.json`).
 
     Raises:
-        DataError: there is neither.
+        ConfigError: `out` ends in something else than `.json`; several operators or devices have records, or none of
+            that name.
+        DataError: there are no records at a place, or no valid ones of the operator.
+        CheckpointError: a file of records cannot be read.
+    """
+    from chanas.prescheduler.tuning.offline.exchange.exporting import find_tuned, write_tuned
+    from chanas.prescheduler.tuning.offline.export import files_of_records
+
+    _check_place(out, ".json")
+    tuned = find_tuned(files_of_records(places), operator, target)
+    problem = out.with_suffix(".t1.json")
+    write_tuned(tuned, out, problem)
+    skipped = {"of points outside their spaces": tuned.num_outside} if tuned.num_outside else {}
+    return Exported((*tuned.lines(), f"space in   {problem}"), skipped)
+
+
+def import_records(places: Sequence[Path], out: Path, per_task: int | None = None) -> Exported:
+    """Write the records of other systems (files of Ansor and TenSet, MetaSchedule's databases, T4 files, folders of all
+    these) as one data set.
+
+    Args:
+        per_task: so many records of each task at most.
+
+    Raises:
+        ConfigError: `out` ends in something else than `.npz`, or `per_task` is below 1.
+        DataError: a file is missing, damaged or of no known format, or no record is of use.
+    """
+    from chanas.prescheduler.tuning.offline.dataset import save
+    from chanas.prescheduler.tuning.offline.exchange.importing import make_dataset, read_files
+    from chanas.prescheduler.tuning.offline.export import describe_dataset
+
+    _check_place(out, ".npz")
+    if per_task is not None and per_task < 1:
+        raise ConfigError(f"expected --per-task of at least 1, got {per_task}")
+    found = read_files(places, per_task)
+    data = make_dataset(found)
+    save(data, out)
+    return Exported((*found.lines, *describe_dataset(data)), dict(found.skipped))
+
+
+def describe_records(place: Path) -> list[str]:
+    """Lines about a data set, about the records of a run, or about a file of another system.
+
+    Raises:
+        DataError: there is none of these.
     """
     from chanas.prescheduler.tuning.offline.dataset import load
+    from chanas.prescheduler.tuning.offline.exchange import importing
     from chanas.prescheduler.tuning.offline.export import collect, describe_dataset, files_of_records, make_dataset
 
     if place.is_dir() or place.suffix == ".sqlite":
         return describe_dataset(make_dataset(collect(files_of_records([place]))))
+    if place.suffix == ".json" and place.is_file():
+        found = importing.read_files([place])
+        data = describe_dataset(importing.make_dataset(found)) if found.records else []
+        return [*found.lines, *data, *(f"left out   {num} {reason}" for reason, num in found.skipped.items())]
     return describe_dataset(load(place))
 
 

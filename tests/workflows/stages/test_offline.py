@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, DataError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.workflows.stages.offline import Lesson, describe_records, export_records, teach
+from chanas.workflows.stages.offline import (
+    Lesson,
+    describe_records,
+    export_records,
+    export_t4,
+    import_records,
+    teach,
+)
 
 from ...compiler.workbench import device
 
@@ -83,6 +91,37 @@ def test_files_end_in_what_they_are(files: tuple[Path, Path], tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"got the folder .*folder"):
         teach(files[0], tmp_path / "folder.safetensors", Lesson(model="mlp"))
     assert [p.name for p in tmp_path.iterdir()] == ["folder.safetensors"]
+
+
+def test_records_of_another_system_teach_a_model(tmp_path: Path) -> None:
+    lines = [
+        {
+            "i": [
+                [f'["dense", {task}]', "llvm -mcpu=znver4", [4, 64, 64, 0, 0, 0, 0, 0], "", 1, []],
+                [[], [["SP", 0, 0, 1 << 12, [1 << inner], 1], ["AN", 0, 1, 2]]],
+            ],
+            "r": [[1e-3 / (1 + inner)], 0, 0.1, 1],
+            "v": "v0.6",
+        }
+        for task in range(6)
+        for inner in range(12)
+    ]
+    (tmp_path / "ansor.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    imported = import_records([tmp_path / "ansor.json"], tmp_path / "records.npz", per_task=10)
+    assert imported.skipped == {"beyond the first 10 of their task": 12}
+    assert "flops      not known of 6 tasks" in imported.lines
+    assert list(imported.lines) == [imported.lines[0], *describe_records(tmp_path / "records.npz")]
+    taught = teach(tmp_path / "records.npz", tmp_path / "model.safetensors", Lesson(model="mlp"), progress=False)
+    assert taught.metrics.pairwise_accuracy > 0.9
+
+
+def test_an_operator_s_records_go_out_and_come_back(files: tuple[Path, Path], tmp_path: Path) -> None:
+    key = Workload("pointwise", 14, 32, 64).key
+    written = export_t4([files[0].parent], tmp_path / "pw.json", key, "cpu-2t")
+    assert written.lines[-1] == f"space in   {tmp_path / 'pw.t1.json'}"
+    back = import_records([tmp_path / "pw.json"], tmp_path / "pw.npz")
+    assert describe_records(tmp_path / "pw.json") == list(back.lines)
+    assert "records    40, 1 tasks, 1 device(s)" in back.lines
 
 
 def test_a_table_has_no_trials(tmp_path: Path) -> None:

@@ -156,6 +156,8 @@ def describe_dataset(data: Dataset) -> list[str]:
     lines.append(f"sequences  {lengths.min()} to {lengths.max()} primitives")
     lines.append(f"per task   {counts.min()} to {counts.max()} records, median {np.median(counts):.0f}")
     occurrences = Counter(task.num_flops for task in data.tasks)
+    if unknown := occurrences.pop(0, 0):
+        lines.append(f"flops      not known of {unknown} tasks")
     lines += [f"flops      {flops / 1e6:.3g} M: {num} tasks" for flops, num in occurrences.most_common(8)]
     if len(occurrences) > 8:
         lines.append(f"           and {len(occurrences) - 8} other values")

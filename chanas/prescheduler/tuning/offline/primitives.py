@@ -137,12 +137,12 @@ def spell(sequence: Sequence[Primitive]) -> str:
 
 def flatten(rows: Rows) -> Float32Array:
     """float32[N, len(SLOTS) · (1 + NUM_VALUES)]: each primitive's numbers at a place of their own, for models that take
-    no sequences; whether it is there, then its values. A primitive occurs at most once in a sequence."""
+    no sequences; whether it is there, then its values. A primitive occurs at most once in a sequence of ours; where one
+    of others has it several times, how often, and sums of its values."""
     num = len(SLOTS)
-    flat = np.zeros((len(rows), num, 1 + NUM_VALUES), dtype=np.float32)
-    slots = rows.values[:, :num].argmax(axis=1)
-    flat[rows.owners, slots, 0] = 1.0
-    flat[rows.owners, slots, 1:] = rows.values[:, num:]
+    flat = np.zeros((len(rows) * num, 1 + NUM_VALUES), dtype=np.float32)
+    places = rows.owners * num + rows.values[:, :num].argmax(axis=1)
+    np.add.at(flat, places, np.hstack([np.ones((len(places), 1), dtype=np.float32), rows.values[:, num:]]))
     return flat.reshape(len(rows), -1)
 
 
