@@ -19,7 +19,6 @@ from chanas.scheduler.jobs import (
     RESOURCES,
     SELECT,
     Expected,
-    Forecast,
     Outcome,
     Outlook,
     Stage,
@@ -69,9 +68,7 @@ class MockJob:
         self._index = -1
         self._places: list[int] = []  # in each chain of the segment at work, how many stages have ended
         self._offers: list[Stage] = []
-        self._alone_s: dict[tuple[int, ...], list[float]] = {}
         self._rests_s: dict[tuple[int, ...], list[float]] = {}
-        self._chains = [[self._chain(chain) for chain in segment] for segment in self.segments]
         self._left_s = dict.fromkeys(resources.values(), 0.0)
         for stage in self.stages():
             self._left_s[resources[stage.kind]] += stage.expected_s
@@ -121,21 +118,12 @@ class MockJob:
                 head_tail_bound_s(self._tasks(segment, [s.expected_s for chain in segment for s in chain]), num_units)
                 for segment in self.segments
             ]
-            self._alone_s[key] = alone_s
             self._rests_s[key] = [*reversed(list(itertools.accumulate(reversed(alone_s), initial=0.0)))]
         if self._index >= len(self.segments):
             return Outlook(dict(self._left_s), 0.0)
         left = tuple(c[place:] for c, place in zip(self.segments[self._index], self._places, strict=True))
         tasks = self._tasks(left, [s.expected_s for chain in left for s in chain])
         return Outlook(dict(self._left_s), head_tail_bound_s(tasks, num_units) + self._rests_s[key][self._index + 1])
-
-    def forecast(self, expected: Expected, num_units: Mapping[str, int]) -> Forecast:
-        """All stages, by the seconds that the job expects of them."""
-        self.outlook(expected, num_units)
-        return Forecast(self._chains, self._alone_s[tuple(num_units.values())], self._index, self._places)
-
-    def _chain(self, stages: Chain) -> tuple[tuple[str, float], ...]:
-        return tuple((self._resources[stage.kind], stage.expected_s) for stage in stages)
 
     def _tasks(
         self, segment: Segment, seconds: Sequence[float], before_s: float = 0.0, after_s: float = 0.0

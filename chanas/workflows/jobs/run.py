@@ -170,8 +170,6 @@ def _run(
     with PoolExecutor(machines.pools()) as executor:
         jobs = _Jobs(plans, machines, executor, folder, command, tell)
         scheduler = jobs.scheduler
-        if plans.policy == "planned":
-            tell("policy planned tries stages ahead that are known before; tunings know none, so that it is slack here")
         jobs.join(plans, Path.cwd())
         with served(folder, partial(obey, scheduler, jobs.add)):
             try:
