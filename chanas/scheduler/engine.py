@@ -250,7 +250,7 @@ class Scheduler:
         board.waiting.remove(waiting)
         board.running.append(run)
         board.served_s[waiting.entry.user] += run.expected_s
-        self.executor.start(run, resource)
+        self.executor.start(run)
 
     def _end_stages(self, ended: list[tuple[Run, Outcome]]) -> None:
         self.board.now_s = self.executor.now_s
