@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from chanas.core.target import HardwareTarget
-from chanas.core.usage import TargetName
+from chanas.core.usage import TargetName, Usage
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ConfigError, MeasureError, TargetError
 from chanas.measuring.fleet import Fleet
 from chanas.measuring.remote.device import Description, RemoteDevice, check_alike
-from chanas.measuring.remote.tracker import Address, check_key
 from chanas.measuring.runner import RETURN_WITHIN_S
 from chanas.measuring.worker.process import WorkerProcess, worker_command
 
@@ -51,49 +50,33 @@ class HeldDevices:
 
 
 @contextlib.contextmanager
-def held_devices(
-    tracker: Address,
-    key: str,
-    num_threads: int = 1,
-    dtype: str = "f32",
-    num_devices: int | None = None,
-    *,
-    target: str = "cpu",
-    shared: bool = False,
-    return_within_s: float = RETURN_WITHIN_S,
-) -> Iterator[HeldDevices]:
+def held_devices(usage: Usage, *, return_within_s: float = RETURN_WITHIN_S) -> Iterator[HeldDevices]:
     """Devices of a key; when all are busy, one is waited for. Their table is called after the key: `cpu@pi4`.
 
     Args:
-        tracker: who knows them.
-        key: what they are asked for by.
-        num_threads, dtype: how they are used.
-        num_devices: how many, waited for where they are busy; by default all that are free and of one kind.
-        target: what they are, `cpu` or `cuda`.
-        shared: GPUs may be in use by other processes there.
+        usage: how they are used, and where they are. Without a `num_devices` all are taken that are free and of one
+            kind; as many as it says are waited for where they are busy.
         return_within_s: how long a device that is busy or was lost is waited for.
 
     Raises:
-        ConfigError: the tracker has fewer than `num_devices`.
+        ConfigError: the usage has no tracker and key, or the tracker has fewer devices.
         MeasureError: the tracker or a device of the key isn't there, or none becomes free.
         TargetError: it can't be used so, has another version or kind of processor than this side, or one of the
             `num_devices` is of another kind than the others.
     """
-    check_key(key)
     with contextlib.ExitStack() as stack:
 
         def device() -> RemoteDevice:
-            one = RemoteDevice(
-                tracker, key, num_threads, dtype, target=target, shared=shared, return_within_s=return_within_s
-            )
+            one = RemoteDevice(usage, return_within_s=return_within_s)
             stack.callback(one.close)
             return one
 
+        place, num_devices = usage.place, usage.place.num_devices
         first = device()
-        description = first.connect()
+        key, description = first.key, first.connect()
         if num_devices is not None and num_devices > first.num_devices:
             raise ConfigError(
-                f"expected {num_devices} devices of key '{key}' at tracker {tracker}, it has {first.num_devices}; "
+                f"expected {num_devices} devices of key '{key}' at tracker {place.rpc}, it has {first.num_devices}; "
                 "start `chanas device serve` on more, or ask for fewer with --devices"
             )
         num_more = first.num_free if num_devices is None else num_devices - 1

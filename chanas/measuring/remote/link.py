@@ -38,8 +38,7 @@ from chanas.measuring.worker.serve import serve_requests
 class Connect(Request):
     """Take a free device of a key from a tracker; `used` says how it is used (`server.Session.describe`)."""
 
-    host: str
-    port: int
+    tracker: Address
     key: str
     used: dict[str, Any]
 
@@ -116,7 +115,7 @@ class Link:
         """Take a free device of the key: `{"device": description, "num_devices", "num_free", "warning"}`, where the
         numbers are of the key's devices and of those that are still free; or that all of them are in use.
         """
-        address, key = Address(request.host, request.port), request.key
+        address, key = request.tracker, request.key
         group = group_of(device_groups(address), key, address)
         busy = WorkerError(ErrorKind.BUSY, f"all {len(group.addresses)} of them are in use")
         if not group.num_free:
