@@ -64,13 +64,14 @@ def test_what_is_timed_waits_for_another_process_and_that_is_not_its_own_time(
     pool: WorkerPool, holder: subprocess.Popen[str]
 ) -> None:
     """Its time limit is shorter than the wait."""
-    waiting = pool.measure(Ping(), timeout_s=0.5)
+    before_s, start_s, waiting = pool.timing_s, time.monotonic(), pool.measure(Ping(), timeout_s=0.5)
     with pytest.raises(NotYet):
         waiting.result(1.0)
     holder.kill()
     answer = waiting.result(60.0)
     assert answer.error is None
     assert answer.wall_s < 0.5
+    assert pool.timing_s - before_s < time.monotonic() - start_s - 0.9  # as it may have started its worker
 
 
 @pytest.mark.usefixtures("holder")
