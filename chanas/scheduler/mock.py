@@ -61,17 +61,16 @@ class MockJob:
         num_failed: how many stages failed; a failed one counts as ended.
     """
 
-    def __init__(self, segments: Sequence[Segment], resources: Mapping[str, str] = RESOURCES) -> None:
+    def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self.num_failed = 0
-        self._resources = resources
         self._index = -1
         self._places: list[int] = []  # in each chain of the segment at work, how many stages have ended
         self._offers: list[Stage] = []
         self._rests_s: dict[tuple[int, ...], list[float]] = {}
-        self._left_s = dict.fromkeys(resources.values(), 0.0)
+        self._left_s = dict.fromkeys(RESOURCES.values(), 0.0)
         for stage in self.stages():
-            self._left_s[resources[stage.kind]] += stage.expected_s
+            self._left_s[RESOURCES[stage.kind]] += stage.expected_s
         self._begin_segment()
 
     def stages(self) -> Iterator[MockStage]:
@@ -88,11 +87,9 @@ class MockJob:
         """The next stage of a chain; what follows the segment's last one is the next segment's first."""
         chain, place = self.segments[self._index][number], self._places[number]
         following = [*chain[place + 1 :], *(s for segment in self.segments[self._index + 1 :][:1] for s in segment[0])]
-        next_resource = self._resources[following[0].kind] if following else None
+        next_resource = RESOURCES[following[0].kind] if following else None
         stage = chain[place]
-        return Stage(
-            stage.kind, self._resources[stage.kind], Sleep(stage.seconds), stage.expected_s, next_resource, number
-        )
+        return Stage(stage.kind, RESOURCES[stage.kind], Sleep(stage.seconds), stage.expected_s, next_resource, number)
 
     def offer(self) -> list[Stage]:
         """Stages that have become ready."""
@@ -134,14 +131,14 @@ class MockJob:
             own = list(itertools.islice(given, len(chain)))
             for i, stage in enumerate(chain):
                 head_s, tail_s = before_s + sum(own[:i]), sum(own[i + 1 :]) + after_s
-                tasks.append(Task(self._resources[stage.kind], own[i], head_s, tail_s))
+                tasks.append(Task(RESOURCES[stage.kind], own[i], head_s, tail_s))
         return tasks
 
     def line(self) -> list[tuple[str, float]] | None:
         """Resource and seconds of its stages; None where some are side by side."""
         if any(len(segment) > 1 for segment in self.segments):
             return None
-        return [(self._resources[stage.kind], stage.seconds) for stage in self.stages()]
+        return [(RESOURCES[stage.kind], stage.seconds) for stage in self.stages()]
 
     def tasks(self, num_units: Mapping[str, int]) -> list[Task]:
         """All stages by the seconds that they do take, for bounds. Heads and tails are those of the job alone on these

@@ -242,27 +242,6 @@ def test_candidates_are_timed_in_as_many_rounds_as_they_lack(tmp_path: Path) -> 
     assert all(candidate.library.exists() for candidate, _ in group)
 
 
-def test_what_is_timed_in_rounds_is_corrected_by_the_canary(tmp_path: Path) -> None:
-    class Drifting:
-        """A canary that has found the machine twice as slow as usual."""
-
-        readings, num_corrected, correction, is_fresh = ("one",), 0, 2.0, True
-
-        def on(self, _device: int) -> Drifting:
-            return self
-
-        def is_due(self, measured_s: float) -> bool:
-            return False
-
-        def wants_again(self, num_tries: int) -> bool:
-            return False
-
-    drifting: Any = Drifting()
-    ((_, outcome),) = time_in_rounds(group_of(tmp_path, [GOOD]), Timer(), 2, drifting)
-    assert outcome.seconds == pytest.approx((5e-6 + 0.5e-6) / 2)
-    assert outcome.drift == 1.5
-
-
 # ---- several devices ------------------------------------------------------------------------------------------------
 class Farm(SyntheticPool):
     """Devices that answer when `work` lets them, each in order; `gone` are those that others stand in for."""

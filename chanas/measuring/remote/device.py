@@ -92,19 +92,13 @@ class RemoteDevice:
     Args:
         usage: its tracker and key, and how it is used: as a processor (`cpu`) or a GPU (`cuda`), which is taken beside
             other processes there when that place is `shared`.
-        return_within_s: how long it is waited for once it is lost.
+        link: starts the process that holds the connection.
 
     Raises:
         ConfigError: the usage has no tracker and key.
     """
 
-    def __init__(
-        self,
-        usage: Usage,
-        *,
-        return_within_s: float = RETURN_WITHIN_S,
-        link: Callable[[], WorkerProcess] | None = None,
-    ) -> None:
+    def __init__(self, usage: Usage, *, link: Callable[[], WorkerProcess] | None = None) -> None:
         place = usage.place
         self.key = check_key(place.key or "")
         used = {"num_threads": usage.threads, "dtype": usage.dtype, "target": usage.device, "shared": place.shared}
@@ -114,7 +108,6 @@ class RemoteDevice:
         self.num_devices = self.num_free = 0
         """Devices of the key, and those that were free for others, when this one was taken."""
         self.description: Description | None = None
-        self._return_within_s = return_within_s
         self._link = (link or _start_link)()
         self._closed = False
         self.is_there = False
@@ -123,17 +116,16 @@ class RemoteDevice:
         """True for this very machine, of which some cores are then timed on."""
 
     # ---- connection -------------------------------------------------------------------------------------------------
-    def connect(self, within_s: float | None = None) -> Description:
+    def connect(self, within_s: float = RETURN_WITHIN_S) -> Description:
         """Take a device of the key; waits for a busy one, and meanwhile for a tracker that is away.
 
         Args:
-            within_s: how long; by default as long as a lost one is waited for.
+            within_s: how long.
 
         Raises:
             MeasureError: none came within the time, or there was none at first.
             TargetError: it is of another kind than this side.
         """
-        within_s = self._return_within_s if within_s is None else within_s
         deadline, waits = time.monotonic() + within_s, False
         while (reason := self.restore()) is not None:
             waits |= reason.kind is ErrorKind.BUSY  # from then on for a tracker that goes away and comes back, too

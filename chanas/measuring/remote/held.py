@@ -29,7 +29,6 @@ class HeldDevices:
 
     devices: tuple[RemoteDevice, ...]
     target: HardwareTarget
-    return_within_s: float = RETURN_WITHIN_S
 
     @contextlib.contextmanager
     def pool(self, target: HardwareTarget) -> Iterator[Fleet]:
@@ -43,20 +42,18 @@ class HeldDevices:
             self.devices,
             overlap=not is_local or bool(others),
             key=self.devices[0].key,
-            return_within_s=self.return_within_s,
         )
         with fleet, kept_off(timing if is_local else []):
             yield fleet
 
 
 @contextlib.contextmanager
-def held_devices(usage: Usage, *, return_within_s: float = RETURN_WITHIN_S) -> Iterator[HeldDevices]:
+def held_devices(usage: Usage) -> Iterator[HeldDevices]:
     """Devices of a key; when all are busy, one is waited for. Their table is called after the key: `cpu@pi4`.
 
     Args:
         usage: how they are used, and where they are. Without a `num_devices` all are taken that are free and of one
             kind; as many as it says are waited for where they are busy.
-        return_within_s: how long a device that is busy or was lost is waited for.
 
     Raises:
         ConfigError: the usage has no tracker and key, or the tracker has fewer devices.
@@ -67,7 +64,7 @@ def held_devices(usage: Usage, *, return_within_s: float = RETURN_WITHIN_S) -> I
     with contextlib.ExitStack() as stack:
 
         def device() -> RemoteDevice:
-            one = RemoteDevice(usage, return_within_s=return_within_s)
+            one = RemoteDevice(usage)
             stack.callback(one.close)
             return one
 
@@ -82,9 +79,7 @@ def held_devices(usage: Usage, *, return_within_s: float = RETURN_WITHIN_S) -> I
         num_more = first.num_free if num_devices is None else num_devices - 1
         more = _connected([device() for _ in range(num_more)], description, key, is_required=num_devices is not None)
         name = str(TargetName(description.target.name, key=key))
-        yield HeldDevices(
-            (first, *more), dataclasses.replace(description.target, name=name), return_within_s=return_within_s
-        )
+        yield HeldDevices((first, *more), dataclasses.replace(description.target, name=name))
 
 
 def _connected(
@@ -98,7 +93,7 @@ def _connected(
 
     def fits(device: RemoteDevice) -> bool:
         try:
-            check_alike(like, device.connect(None if is_required else 0.0), key)
+            check_alike(like, device.connect(RETURN_WITHIN_S if is_required else 0.0), key)
         except (MeasureError, TargetError) as error:
             device.close()
             if is_required:

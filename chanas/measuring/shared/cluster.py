@@ -32,6 +32,7 @@ from chanas.errors import ConfigError, SchedulerError, one_line
 from chanas.measuring.fleet import Compute
 from chanas.measuring.messages import Answer, Build, Learn, ModuleFile, OperatorsAt, Request
 from chanas.measuring.remote.tracker import parse_address
+from chanas.measuring.runner import POLL_S, RETURN_WITHIN_S
 from chanas.measuring.shared.turns import Ask
 from chanas.measuring.worker.process import WORKERS, WorkerProcess
 from chanas.scheduler.jobs import WorkerDiedError
@@ -46,7 +47,7 @@ Files = Mapping[str, bytes]
 Found = TypeVar("Found")
 
 _LOCAL = re.compile(r"local(:(?P<num>[1-9]\d*))?")
-_CONNECT_S, _POLL_S, _RETURN_WITHIN_S = 20.0, 1.0, 120.0
+_CONNECT_S = 20.0
 _MAX_TEXT = 200
 
 
@@ -137,8 +138,8 @@ class Cluster:
         target: HardwareTarget,
         *,
         learn: Compute | None = None,
-        poll_s: float = _POLL_S,
-        return_within_s: float = _RETURN_WITHIN_S,
+        poll_s: float = POLL_S,
+        return_within_s: float = RETURN_WITHIN_S,
     ) -> None:
         self._client, self._kind, self._learn = client, target.kind, learn
         self.learns = learn is not None

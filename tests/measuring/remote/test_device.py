@@ -72,11 +72,11 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 PI4_THERE = Usage(place=Place("tracker:1", "pi4"))
 
 
-def device(script: Script, return_within_s: float = 0.05) -> RemoteDevice:
+def device(script: Script) -> RemoteDevice:
     def linked() -> WorkerProcess:
         return script  # type: ignore[return-value]
 
-    return RemoteDevice(PI4_THERE, return_within_s=return_within_s, link=linked)
+    return RemoteDevice(PI4_THERE, link=linked)
 
 
 def connect(described: dict[str, Any], **more: Any) -> Description:
@@ -166,7 +166,7 @@ def test_a_device_knows_how_many_there_are_and_whether_it_is_this_machine() -> N
 def test_a_key_without_a_device_is_told_at_once() -> None:
     script = Script(connect=["MeasureError: no device of key 'pi4' at tracker tracker:1; it has: jetson"])
     with pytest.raises(MeasureError, match=r"^no device of key 'pi4' at tracker tracker:1; it has: jetson$"):
-        device(script, return_within_s=60.0).connect()
+        device(script).connect()
 
 
 AWAY, OTHER = "MeasureError: no tracker answers", "MeasureError: no device of key 'pi4'"
@@ -175,10 +175,10 @@ AWAY, OTHER = "MeasureError: no tracker answers", "MeasureError: no device of ke
 @pytest.mark.parametrize("looks", [[BUSY, BUSY], [BUSY, AWAY, OTHER]], ids=["busy", "then without a tracker"])
 def test_a_busy_device_is_waited_for_while_the_tracker_may_go_and_come_back(looks: list[Any]) -> None:
     script = Script(connect=[*looks, {"device": THERE}])
-    assert device(script, return_within_s=20.0).connect().target == HOST
+    assert device(script).connect().target == HOST
     reason = "no tracker answers" if AWAY in looks else "busy: all 2 of them are in use"
     with pytest.raises(MeasureError, match=rf"became free within 0.05 s \({reason}\); what was measured is kept"):
-        device(Script(connect=looks[:2])).connect()
+        device(Script(connect=looks[:2])).connect(0.05)
 
 
 @pytest.mark.parametrize(

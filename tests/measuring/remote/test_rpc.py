@@ -119,7 +119,7 @@ def pair(tracker: Address, server: psutil.Process) -> Iterator[list[subprocess.P
 
 @pytest.fixture
 def device(tracker: Address, server: psutil.Process) -> Iterator[RemoteDevice]:
-    remote = RemoteDevice(at(tracker), return_within_s=60.0)
+    remote = RemoteDevice(at(tracker))
     remote.connect()
     yield remote
     remote.close()
