@@ -92,7 +92,7 @@ class Client:
 
     Args:
         name: of its job, for errors.
-        command: what Python runs: it serves turns (`serving.main`).
+        command: what Python runs: it serves turns (`main`).
         plan: handed to the process, as JSON.
         log: gets what it prints.
         folder: in which it works; None: this process's.
