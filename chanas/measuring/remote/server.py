@@ -72,22 +72,30 @@ def served_target(name: str) -> HardwareTarget:
         raise TargetError(f"{reason}; without --target {name} its processor is served") from error
 
 
+def this_side() -> dict[str, str]:
+    """The facts of this machine that a client and a device compare: versions, processor, and what is the same for all
+    processes of one machine until it is started again (empty if the system doesn't say)."""
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return {
+        "tvm": tvm_version(),
+        "chanas": chanas.__version__,
+        "llvm_cpu": host_processor().compiled_for,
+        "machine": platform.machine(),
+        "boot": boot,
+    }
+
+
 def describe(served: HardwareTarget, num_threads: int = 1, dtype: str = "f32") -> dict[str, Any]:
-    """Describe this device to a client; `boot` is the same for all processes of one machine.
+    """Describe this device to a client.
 
     The target names processor and platform: a client that is another kind of machine builds for them.
     """
-    target = _used_so(served, num_threads, dtype)
-    here = host_processor()
+    target, here = _used_so(served, num_threads, dtype), host_processor()
     mcpu, mattr = (here.mcpu, here.mattr) if target.gpu is None else (_ANY_PROCESSOR, ())
-    return {
-        "target": dataclasses.replace(target, mcpu=mcpu, mattr=mattr, mtriple=host_triple()).to_json(),
-        "tvm": tvm_version(),
-        "chanas": chanas.__version__,
-        "llvm_cpu": here.compiled_for,
-        "machine": platform.machine(),
-        "boot": boot_id(),
-    }
+    described = dataclasses.replace(target, mcpu=mcpu, mattr=mattr, mtriple=host_triple())
+    return {"target": described.to_json(), **this_side()}
 
 
 def _used_so(served: HardwareTarget, num_threads: int, dtype: str) -> HardwareTarget:
@@ -124,13 +132,6 @@ def wait_until_free(shared: bool) -> str | None:
             if time.monotonic() > deadline:
                 raise
         time.sleep(_PAUSE_S / 4)
-
-
-def boot_id() -> str:
-    """Return the machine's identifier of its present boot; empty if the system doesn't say."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 class Session:
