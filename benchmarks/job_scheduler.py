@@ -50,7 +50,7 @@ from chanas.scheduler.resources import Resource
 from chanas.scheduler.simulation import simulate
 from chanas.scheduler.trace import Trace
 
-KEEPS_BUSY, BEST_OF_MIXES = "slack", "planned"
+KEEPS_BUSY, BEST_OF_MIXES = "slack", "lookahead"
 THESIS_S = {SELECT: 22.0, BUILD: 8.3, MEASURE: 39.5, LEARN: 22.0}
 NUM_ROUNDS = 20
 LIMIT = sum(THESIS_S.values()) / (sum(THESIS_S.values()) - THESIS_S[MEASURE])

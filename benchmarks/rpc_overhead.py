@@ -42,6 +42,7 @@ from common import Figure, finish
 
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import Place, Usage
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError, MeasureError
@@ -263,7 +264,7 @@ def rates(kernels: Sequence[Kernel], target: HardwareTarget, address: Address, n
     from chanas.measuring.remote.held import HeldDevices, held_devices
 
     seconds: dict[str, float] = {}
-    with held_devices(address, KEY, num_devices=2) as held:
+    with held_devices(Usage(place=Place(str(address), KEY, 2))) as held:
         for number in range(num_rounds + 1):
             for num in (1, 2):
                 with HeldDevices(held.devices[:num], held.target).pool(target) as pool:
@@ -368,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder,
             WorkerPool(target) as pool,
             loopback_server() as (address, server),
-            contextlib.closing(RemoteDevice(address, KEY, target.num_threads, target.dtype_name)) as remote,
+            contextlib.closing(RemoteDevice(Usage(place=Place(str(address), KEY)))) as remote,
         ):
             remote.connect()
             kernels = compiled_kernels(pool, target, num, Path(folder), options.seed)

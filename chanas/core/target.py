@@ -154,6 +154,14 @@ def llvm_targets() -> list[str]:
     return [str(name).replace("-", "_") for name in listed()] if listed is not None else []
 
 
+def llvm_version() -> int | None:
+    """The major version of the LLVM inside the compiler, where it tells (imports tvm)."""
+    import tvm
+
+    asked = tvm.get_global_func("target.llvm_version_major", allow_missing=True)
+    return None if asked is None else int(asked())
+
+
 def this_machine() -> str:
     """This machine's kind of processor as triples call it: `x86_64`, `aarch64`."""
     return platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")

@@ -26,9 +26,14 @@ def limited_to(num_threads: int) -> Iterator[None]:
             os.sched_setaffinity(0, cores)
 
 
+def usable_cores() -> list[int]:
+    """The cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def split_cores(num_threads: int) -> tuple[list[int], list[int]]:
     """The cores that time, and those that compile meanwhile (none when all are needed for timing)."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    cores = usable_cores()
     return cores[:num_threads], cores[num_threads:]
 
 

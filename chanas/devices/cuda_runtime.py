@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from chanas.devices.lean_tvm import torch_hidden
+from chanas.devices.timing import Call
 from chanas.errors import TargetError, one_line
 from chanas.files.scratch import scratch_folder
-
-Call = tuple[Callable[..., Any], Sequence[Any]]
 
 # What is written to push everything else out of the L2 cache, as a multiple of it.
 _FLUSH_FACTOR = 2

@@ -34,19 +34,18 @@ class FoundGPU:
     l2_bytes: int
 
 
-def find_gpu(driver: Any = None, index: int = 0) -> FoundGPU | None:
-    """The GPU of a number as the driver sees it; None where there is no driver or no such GPU.
+def find_gpu(driver: Any = None) -> FoundGPU | None:
+    """The first GPU that the driver shows; None where there is no driver or no GPU.
 
     Args:
         driver: libcuda, opened; this machine's by default.
-        index: counted among the GPUs that the driver shows.
     """
     cuda = driver or _open_driver()
     count, device = ctypes.c_int(), ctypes.c_int()
-    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value <= index:
+    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value < 1:
         return None
     name = ctypes.create_string_buffer(_NAME_BYTES)
-    if cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetName(name, _NAME_BYTES, device):
+    if cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(name, _NAME_BYTES, device):
         return None
     values: dict[str, int] = {}
     for key, attribute in _ATTRIBUTES.items():

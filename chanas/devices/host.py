@@ -24,8 +24,8 @@ from chanas.core.target import (
     this_machine,
 )
 from chanas.core.usage import TargetName, Usage
+from chanas.devices.cores import usable_cores
 from chanas.devices.driver import FoundGPU, find_gpu
-from chanas.devices.machine_state import usable_cores
 from chanas.errors import TargetError, unknown_name
 from chanas.files.yaml_files import YAML_SUFFIXES, presets
 
@@ -71,7 +71,7 @@ class Machine:
     board: Callable[[], str] = _board
     cache_bytes: Callable[[int, int], int] = _cache_bytes
     gpu: Callable[[], FoundGPU | None] = lambda: find_gpu()
-    num_cores: Callable[[], int] = usable_cores
+    num_cores: Callable[[], int] = lambda: len(usable_cores())
     arch: Callable[[], str] = this_machine
 
 

@@ -1,28 +1,20 @@
-"""The state of a machine that timings depend on, as Linux tells it: memory, clock rates, load, other processes.
+"""The state of a machine that timings depend on: a container's limits, clock rates, other processes.
 
-Everything is read from files below `/proc` and `/sys`, whose places are arguments; what a machine or a container does
+Limits and clock rates are read from files below `/sys`, whose place is an argument; what a machine or a container does
 not tell is None.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC, SYS = Path("/proc"), Path("/sys")
+import psutil
 
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of memory: what there is, what is free for programs, and a container's limit."""
-
-    total_bytes: int
-    available_bytes: int
-    limit_bytes: int | None
+SYS = Path("/sys")
 
 
 @dataclass(frozen=True)
@@ -60,15 +52,10 @@ class Activity:
     stolen: float | None
 
 
-def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory | None:
-    """Memory of the machine and the limit of this process's container (cgroup v2)."""
-    lines = dict(line.split(":", 1) for line in (_text(proc / "meminfo") or "").splitlines() if ":" in line)
-    try:
-        total, available = (int(lines[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
-    except (KeyError, ValueError, IndexError):
-        return None
+def memory_limit(sys: Path = SYS) -> int | None:
+    """Bytes of memory that this process's container may use (cgroup v2); None without a limit."""
     limit = _text(sys / "fs/cgroup/memory.max")
-    return Memory(total, available, int(limit) if limit is not None and limit.isdigit() else None)
+    return int(limit) if limit is not None and limit.isdigit() else None
 
 
 def read_frequency(sys: Path = SYS) -> Frequency:
@@ -90,56 +77,26 @@ def read_cpu_quota(sys: Path = SYS) -> float | None:
         return None
 
 
-def read_load(proc: Path = PROC) -> float | None:
-    """Processes that ran or waited for a core, on average over the last minute."""
-    try:
-        return float((_text(proc / "loadavg") or "").split()[0])
-    except (ValueError, IndexError):
-        return None
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def watch(seconds: float, proc: Path = PROC, sleep: Callable[[float], None] = time.sleep) -> Activity:
+def watch(seconds: float, sleep: Callable[[float], None] = time.sleep) -> Activity:
     """Observe which processes compute within the next `seconds`, except this one, which waits."""
-    before, cores_before, start = _ticks(proc), _core_ticks(proc), time.monotonic()
+    before, cores_before, start = _seconds_used(), psutil.cpu_times(), time.monotonic()
     sleep(seconds)
-    elapsed_s = max(seconds, time.monotonic() - start)
-    after, cores_after = _ticks(proc), _core_ticks(proc)
-    per_s = os.sysconf("SC_CLK_TCK") * elapsed_s
+    after, cores, elapsed_s = _seconds_used(), psutil.cpu_times(), max(seconds, time.monotonic() - start)
     busy = [
-        Busy(pid, name, (ticks - before[pid][1]) / per_s)
-        for pid, (name, ticks) in after.items()
-        if pid in before and pid != os.getpid() and ticks > before[pid][1]
+        Busy(pid, name, (used_s - before[pid][1]) / elapsed_s)
+        for pid, (name, used_s) in after.items()
+        if pid in before and pid != os.getpid() and used_s > before[pid][1]
     ]
-    stolen = None
-    if cores_before is not None and cores_after is not None:
-        total = cores_after[0] - cores_before[0]
-        stolen = (cores_after[1] - cores_before[1]) / total if total > 0 else 0.0
+    spent = {name: now - then for name, now, then in zip(cores._fields, cores, cores_before, strict=True)}
+    total_s = sum(s for name, s in spent.items() if not name.startswith("guest"))  # their time is in the users'
+    stolen = spent["steal"] / total_s if "steal" in spent and total_s > 0 else None
     return Activity(tuple(sorted(busy, key=lambda b: -b.share)), stolen)
 
 
-def _ticks(proc: Path) -> dict[int, tuple[str, int]]:
-    """Name and processor time of every process, in the kernel's ticks (proc(5): fields 14 and 15 of `stat`)."""
-    found = {}
-    for folder in proc.glob("[0-9]*"):
-        name, _, rest = (_text(folder / "stat") or "").partition(" (")[2].rpartition(") ")
-        fields = rest.split()
-        with contextlib.suppress(ValueError, IndexError):  # it has ended
-            found[int(folder.name)] = (name, int(fields[11]) + int(fields[12]))
-    return found
-
-
-def _core_ticks(proc: Path) -> tuple[int, int] | None:
-    """Ticks of all cores since the start, and those that the host of a virtual machine stole (proc(5): `cpu`)."""
-    first = (_text(proc / "stat") or "").partition("\n")[0].split()
-    if len(first) < 9 or first[0] != "cpu":
-        return None
-    ticks = [int(field) for field in first[1:9]]  # user, nice, system, idle, iowait, irq, softirq, steal
-    return sum(ticks), ticks[7]
+def _seconds_used() -> dict[int, tuple[str, float]]:
+    """Name and seconds of processor time of every process that tells them."""
+    told = ((p.pid, p.info) for p in psutil.process_iter(["name", "cpu_times"]))
+    return {pid: (i["name"], i["cpu_times"].user + i["cpu_times"].system) for pid, i in told if i["cpu_times"]}
 
 
 def _text(path: Path) -> str | None:

@@ -318,7 +318,6 @@ def time_in_rounds(
     group: Sequence[tuple[Candidate[Token], Sequence[Outcome]]],
     pool: Pool,
     num_rounds: int,
-    canary: Canary | None = None,
     keep: Callable[[Token, Outcome], object] = lambda _token, _outcome: None,
 ) -> list[tuple[Candidate[Token], Outcome]]:
     """Candidates with the median of their seconds over `num_rounds` rounds, one round after the other.
@@ -328,7 +327,7 @@ def time_in_rounds(
     is; a round in which one fails is left out. `keep` gets each new round that worked.
     """
     found = {candidate.library: list(outcomes) for candidate, outcomes in group}
-    line: CandidatePipeline[Token] = CandidatePipeline(pool, canary)
+    line: CandidatePipeline[Token] = CandidatePipeline(pool)
     for i in range(num_rounds):
         for candidate, outcomes in group:
             if len(outcomes) <= i and outcomes[-1].seconds is not None:

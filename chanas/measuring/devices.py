@@ -37,18 +37,8 @@ def timing_device(usage: Usage) -> Iterator[tuple[HardwareTarget, OpenPool | Non
         yield hardware, None
         return
     from chanas.measuring.remote.held import held_devices
-    from chanas.measuring.remote.tracker import parse_address
 
-    held = held_devices(
-        parse_address(place.rpc),
-        place.key,
-        usage.threads,
-        usage.dtype,
-        place.num_devices,
-        target=usage.device,
-        shared=place.shared,
-    )
-    with held as devices:
+    with held_devices(usage) as devices:
         yield in_batches(devices.target, usage.batch), devices.pool
 
 

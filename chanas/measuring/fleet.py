@@ -27,19 +27,12 @@ from chanas.devices.gpu_use import gpu_of
 from chanas.errors import ChanasError, MeasureError
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.locks import device_lock
-from chanas.measuring.messages import Answer, Request, WorkerError
-from chanas.measuring.runner import (
-    MAX_LOSSES,
-    POLL_S,
-    RETURN_WITHIN_S,
-    Runner,
-    RunnerLostError,
-    given_up,
-    look_for,
-    lost_too_often,
-    stays_away,
-)
+from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
+from chanas.measuring.runner import POLL_S, RETURN_WITHIN_S, Runner, RunnerLostError, look_for, stays_away
 from chanas.measuring.worker.process import WorkerProcess, worker_command
+
+MAX_LOSSES = 3
+"""Timers that may be lost over one request, before the candidate itself counts as failed."""
 
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 """Takes a question and gives its answer, both JSON."""
@@ -105,6 +98,11 @@ class Task:
     device: int | None = None
     future: Future[Answer] = field(default_factory=Future)
     num_losses: int = 0
+
+    def give_up(self) -> None:
+        """Answer that nobody waits for it any more."""
+        error = WorkerError(ErrorKind.STOPPED, f"{self.request.call} was given up")
+        self.future.set_result(Answer(None, error))
 
 
 class Fleet:
@@ -262,11 +260,12 @@ class Fleet:
         with self._changed:
             self._away.add(number)
             if self._closed:
-                task.future.set_result(given_up(task.request))
+                task.give_up()
             elif task.num_losses < MAX_LOSSES:
                 self._timings.appendleft(task)
             else:
-                task.future.set_result(dataclasses.replace(lost_too_often(task.request, reason), device=number))
+                text = f"the device was lost {MAX_LOSSES} times in {task.request.call}, the last time: {reason}"
+                task.future.set_result(Answer(None, WorkerError(ErrorKind.CRASH, text), device=number))
             self._changed.notify_all()
 
     def _is_back(self, number: int) -> bool:
@@ -328,7 +327,7 @@ class Fleet:
             self._changed.notify_all()
         for task in waiting:
             if not task.future.cancel() and not task.future.done():  # one that goes back to the queue after a loss
-                task.future.set_result(given_up(task.request))
+                task.give_up()
         for worker in self._workers():
             worker.close()
         for thread, timer in zip(self._threads[len(self._builders) :], self._timers, strict=True):

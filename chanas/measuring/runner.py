@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from chanas.errors import ChanasError, MeasureError
-from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
+from chanas.measuring.messages import Answer, Request, WorkerError
 
 POLL_S = 1.0
 """Seconds between two looks for a runner that is away."""
 RETURN_WITHIN_S = 120.0
 """Seconds to wait for a runner that was lost or is busy."""
-MAX_LOSSES = 3
-"""Losses of runners over one request after which the candidate itself counts as failed."""
 
 
 class RunnerLostError(Exception):
@@ -68,14 +66,3 @@ def stays_away(what: str, within_s: float, reason: WorkerError) -> MeasureError:
         f"{what} within {within_s:g} s ({reason.message}); what was measured is kept, and the same command goes on "
         "when one is there"
     )
-
-
-def lost_too_often(request: Request, reason: str) -> Answer:
-    """The answer about a request over which runners are lost again and again."""
-    text = f"the device was lost {MAX_LOSSES} times in {request.call}, the last time: {reason}"
-    return Answer(None, WorkerError(ErrorKind.CRASH, text))
-
-
-def given_up(request: Request) -> Answer:
-    """The answer to a request that nobody waits for any more."""
-    return Answer(None, WorkerError(ErrorKind.STOPPED, f"{request.call} was given up"))

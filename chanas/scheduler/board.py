@@ -133,7 +133,7 @@ class Executor(Protocol):
     def now_s(self) -> float:
         """Seconds on its clock."""
 
-    def start(self, run: Run, resource: Resource) -> None:
+    def start(self, run: Run) -> None:
         """Begin with the stage of a run."""
 
     def abort(self, run: Run) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from chanas.errors import ChanasError, SchedulerError, describe
 from chanas.scheduler.board import Board, Entry, Executor, Policy, Run, Status, Waiting
-from chanas.scheduler.estimates import Estimates
 from chanas.scheduler.jobs import Job, Outcome
 from chanas.scheduler.resources import Resource
 from chanas.scheduler.trace import Event, Span, Trace
@@ -48,7 +47,6 @@ class Scheduler:
         policy: chooses.
         executor: a clock, and what runs stages (`SimulatedExecutor`, `PoolExecutor`).
         max_deaths: of a stage's workers, before the stage counts as failed.
-        estimates: what was learned in earlier runs.
         ended: called with each job that has ended, however; a stage of it whose result is for nobody may still run.
         is_patient: paused jobs are waited for, as somebody may resume them; else a run in which nothing else is left
             is an error.
@@ -65,7 +63,6 @@ class Scheduler:
         policy: Policy,
         executor: Executor,
         max_deaths: int = MAX_DEATHS,
-        estimates: Estimates | None = None,
         ended: Callable[[Entry], None] = lambda _entry: None,
         *,
         is_patient: bool = False,
@@ -77,7 +74,7 @@ class Scheduler:
         self.is_patient = is_patient
         self.return_within_s = 0.0
         self._ended, self._observe = ended, observe
-        self.board = Board({r.name: r for r in resources}, estimates or Estimates(), now_s=executor.now_s)
+        self.board = Board({r.name: r for r in resources}, now_s=executor.now_s)
         self.trace = Trace({name: r.num_units for name, r in self.board.resources.items()})
         self.jobs: dict[str, Entry] = {}
         self._commands: deque[Callable[[], None]] = deque()
@@ -250,7 +247,7 @@ class Scheduler:
         board.waiting.remove(waiting)
         board.running.append(run)
         board.served_s[waiting.entry.user] += run.expected_s
-        self.executor.start(run, resource)
+        self.executor.start(run)
 
     def _end_stages(self, ended: list[tuple[Run, Outcome]]) -> None:
         self.board.now_s = self.executor.now_s

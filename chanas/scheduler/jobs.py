@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from chanas.errors import ChanasError
 
@@ -80,31 +80,6 @@ class Outlook:
     alone_s: float
 
 
-Chain = Sequence[tuple[str, float]]
-"""Stages one after the other: the resource that each needs, and its expected seconds."""
-
-
-@dataclass(frozen=True, eq=False)
-class Forecast:
-    """All stages of a job, as it expects them. The token of a stage is the number of its chain.
-
-    segments  one after the other, each of chains side by side
-    alone_s   of each segment, its seconds if it had all resources to itself
-    index     the segment at work, or their number
-    places    of each chain of that segment, how many of its stages have ended
-    """
-
-    segments: Sequence[Sequence[Chain]]
-    alone_s: Sequence[float]
-    index: int
-    places: Sequence[int]
-
-    @property
-    def num_left(self) -> int:
-        """Chains of the segment at work that have not ended."""
-        return sum(place < len(chain) for place, chain in zip(self.places, self.segments[self.index], strict=True))
-
-
 Expected = Callable[[str], float]
 """Seconds that a stage of this kind is expected to take in this job."""
 
@@ -120,12 +95,3 @@ class Job(Protocol):
 
     def outlook(self, expected: Expected, num_units: Mapping[str, int]) -> Outlook:
         """The job's expected rest, on resources of so many units."""
-
-
-@runtime_checkable
-class Foreseen(Protocol):
-    """A job that knows all its stages before, so that a policy may try ahead what becomes of a choice."""
-
-    def forecast(self, expected: Expected, num_units: Mapping[str, int]) -> Forecast:
-        """All stages, and how far the job is, on resources of so many units; segments and their seconds stay the same
-        objects."""

@@ -19,7 +19,6 @@ from chanas.scheduler.jobs import (
     RESOURCES,
     SELECT,
     Expected,
-    Forecast,
     Outcome,
     Outlook,
     Stage,
@@ -62,19 +61,16 @@ class MockJob:
         num_failed: how many stages failed; a failed one counts as ended.
     """
 
-    def __init__(self, segments: Sequence[Segment], resources: Mapping[str, str] = RESOURCES) -> None:
+    def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self.num_failed = 0
-        self._resources = resources
         self._index = -1
         self._places: list[int] = []  # in each chain of the segment at work, how many stages have ended
         self._offers: list[Stage] = []
-        self._alone_s: dict[tuple[int, ...], list[float]] = {}
         self._rests_s: dict[tuple[int, ...], list[float]] = {}
-        self._chains = [[self._chain(chain) for chain in segment] for segment in self.segments]
-        self._left_s = dict.fromkeys(resources.values(), 0.0)
+        self._left_s = dict.fromkeys(RESOURCES.values(), 0.0)
         for stage in self.stages():
-            self._left_s[resources[stage.kind]] += stage.expected_s
+            self._left_s[RESOURCES[stage.kind]] += stage.expected_s
         self._begin_segment()
 
     def stages(self) -> Iterator[MockStage]:
@@ -91,11 +87,9 @@ class MockJob:
         """The next stage of a chain; what follows the segment's last one is the next segment's first."""
         chain, place = self.segments[self._index][number], self._places[number]
         following = [*chain[place + 1 :], *(s for segment in self.segments[self._index + 1 :][:1] for s in segment[0])]
-        next_resource = self._resources[following[0].kind] if following else None
+        next_resource = RESOURCES[following[0].kind] if following else None
         stage = chain[place]
-        return Stage(
-            stage.kind, self._resources[stage.kind], Sleep(stage.seconds), stage.expected_s, next_resource, number
-        )
+        return Stage(stage.kind, RESOURCES[stage.kind], Sleep(stage.seconds), stage.expected_s, next_resource, number)
 
     def offer(self) -> list[Stage]:
         """Stages that have become ready."""
@@ -121,21 +115,12 @@ class MockJob:
                 head_tail_bound_s(self._tasks(segment, [s.expected_s for chain in segment for s in chain]), num_units)
                 for segment in self.segments
             ]
-            self._alone_s[key] = alone_s
             self._rests_s[key] = [*reversed(list(itertools.accumulate(reversed(alone_s), initial=0.0)))]
         if self._index >= len(self.segments):
             return Outlook(dict(self._left_s), 0.0)
         left = tuple(c[place:] for c, place in zip(self.segments[self._index], self._places, strict=True))
         tasks = self._tasks(left, [s.expected_s for chain in left for s in chain])
         return Outlook(dict(self._left_s), head_tail_bound_s(tasks, num_units) + self._rests_s[key][self._index + 1])
-
-    def forecast(self, expected: Expected, num_units: Mapping[str, int]) -> Forecast:
-        """All stages, by the seconds that the job expects of them."""
-        self.outlook(expected, num_units)
-        return Forecast(self._chains, self._alone_s[tuple(num_units.values())], self._index, self._places)
-
-    def _chain(self, stages: Chain) -> tuple[tuple[str, float], ...]:
-        return tuple((self._resources[stage.kind], stage.expected_s) for stage in stages)
 
     def _tasks(
         self, segment: Segment, seconds: Sequence[float], before_s: float = 0.0, after_s: float = 0.0
@@ -146,14 +131,14 @@ class MockJob:
             own = list(itertools.islice(given, len(chain)))
             for i, stage in enumerate(chain):
                 head_s, tail_s = before_s + sum(own[:i]), sum(own[i + 1 :]) + after_s
-                tasks.append(Task(self._resources[stage.kind], own[i], head_s, tail_s))
+                tasks.append(Task(RESOURCES[stage.kind], own[i], head_s, tail_s))
         return tasks
 
     def line(self) -> list[tuple[str, float]] | None:
         """Resource and seconds of its stages; None where some are side by side."""
         if any(len(segment) > 1 for segment in self.segments):
             return None
-        return [(self._resources[stage.kind], stage.seconds) for stage in self.stages()]
+        return [(RESOURCES[stage.kind], stage.seconds) for stage in self.stages()]
 
     def tasks(self, num_units: Mapping[str, int]) -> list[Task]:
         """All stages by the seconds that they do take, for bounds. Heads and tails are those of the job alone on these

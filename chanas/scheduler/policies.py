@@ -7,17 +7,12 @@ network autotuning* (2019), listings 3, 4 and 2; they know neither seconds nor p
 
 from __future__ import annotations
 
-import functools
-import math
-import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from chanas.errors import ConfigError, unknown_name
-from chanas.scheduler.board import Board, Entry, Policy, Run, Status, Waiting
-from chanas.scheduler.jobs import Forecast, Foreseen
-from chanas.scheduler.rollouts import Course, Now
+from chanas.scheduler.board import Board, Entry, Policy, Status, Waiting
 
 PATIENCE_S = 3600.0
 """A stage that has waited so long goes before all others of its resource, so that none waits for ever."""
@@ -29,10 +24,6 @@ FEED_BELOW = 0.3
 STARVE_BELOW = 0.1
 """A hungry resource matters to `Lookahead` where the time that it may idle is less than this share of the time that is
 left; tried on a hundred random mixes, among 0.05 to 1."""
-
-NUM_SCENARIOS, NUM_FIRST, NUM_ERRORS, NUM_CHOICES = 12, 3, 3.0, 4
-"""Limits of what `Planned` tries: scenarios, those after which a choice that is no better is dropped, standard errors
-by which another choice must be better, other stages; chosen on two dozen random mixes."""
 
 
 class Interleaved:
@@ -231,170 +222,6 @@ class Lookahead(Ranked):
         return False
 
 
-class Planned(Ranked):
-    """`Lookahead`, whose choice is tried ahead beside the others that there are (`rollouts`), on jobs that know all
-    their stages before; where one does not, `Slack`.
-
-    Each of the ready stages of a resource, and leaving its unit idle until a stage ends, is tried in the same
-    scenarios, which differ in how long stages take. Another choice is preferred where it is better by so many standard
-    errors of the mean difference that this is no accident. Priorities, users and urgent deadlines come first as ever:
-    what is compared are stages that are alike in these.
-
-    Args:
-        num_scenarios: that each choice is tried in.
-    """
-
-    def __init__(self, patience_s: float = PATIENCE_S, num_scenarios: int = NUM_SCENARIOS) -> None:
-        super().__init__(patience_s)
-        self._default, self._blind = Lookahead(patience_s), Slack(patience_s)
-        self._num_scenarios = num_scenarios
-        self._entries: tuple[Entry, ...] = ()
-        self._num_units: dict[str, int] = {}
-        self._course = Course([], [], {})
-        self._idle: dict[str, tuple[float, list[Run]]] = {}  # by resource, since when and until one of which ends
-
-    def rank(self, waiting: Waiting, board: Board, outlooks: Outlooks) -> tuple[float, ...]:
-        """The rank of `Lookahead`."""
-        return self._default.rank(waiting, board, outlooks)
-
-    def choose(self, ready: list[Waiting], board: Board) -> Waiting | None:
-        """The first choice of `Lookahead`, or what promises to be better."""
-        entries = tuple(entry for entry in board.entries if entry.status is Status.OPEN)
-        if not all(isinstance(entry.job, Foreseen) for entry in entries):
-            return self._blind.choose(ready, board)
-        ready = [waiting for waiting in ready if not self._is_idle(waiting.stage.resource, board)]
-        first = self._default.choose(ready, board) if ready else None
-        if not ready or (first is not None and board.now_s - first.since_s > self.patience_s):
-            return first
-        plan = _Plan.of(self._course_of(entries, board), entries, board)
-        for name in dict.fromkeys(waiting.stage.resource for waiting in ready):
-            if first is not None and first.stage.resource != name:
-                continue
-            own = [waiting for waiting in ready if waiting.stage.resource == name]
-            chosen = self._best(first, self._alike(own, first, board), plan, board)
-            if chosen is not None:
-                return chosen
-            self._idle[name] = board.now_s, plan.coming(name)
-        return None if first is None else self.choose(ready, board)
-
-    def _is_idle(self, resource: str, board: Board) -> bool:
-        since_s, runs = self._idle.get(resource, (-1.0, []))
-        return since_s == board.now_s and all(run in board.running for run in runs)
-
-    def _course_of(self, entries: tuple[Entry, ...], board: Board) -> Course:
-        num_units = {name: max(1, r.num_units) for name, r in board.resources.items()}
-        if entries != self._entries or num_units != self._num_units:
-            forecasts = [forecast_of(entry, board) for entry in entries]
-            self._course = Course(forecasts, [entry.priority for entry in entries], num_units)
-            self._entries, self._num_units = entries, num_units
-        return self._course
-
-    def _alike(self, ready: list[Waiting], first: Waiting | None, board: Board) -> list[Waiting]:
-        """The stages that may be chosen instead of the first: no less important, and one of each job and kind."""
-        outlooks = Outlooks.of(board)
-        keys = {waiting: self._key(waiting, board, outlooks)[:4] for waiting in ready}
-        key = min(keys.values()) if first is None else keys[first]
-        found: dict[tuple[Entry, str], Waiting] = {}
-        for waiting in sorted((w for w in ready if keys[w] == key), key=lambda w: (w is not first, w.order)):
-            found.setdefault((waiting.entry, waiting.stage.kind), waiting)
-        return list(found.values())
-
-    def _best(self, first: Waiting | None, alike: list[Waiting], plan: _Plan, board: Board) -> Waiting | None:
-        """The stage to start; None: none, until one ends."""
-        others = sorted((w for w in alike if w is not first), key=lambda w: -plan.tail_s(w))[:NUM_CHOICES]
-        name = alike[0].stage.resource
-        longest_s = max(board.expected_s(waiting) for waiting in alike)
-        coming = [run for run in plan.coming(name) if run.start_s + run.expected_s < board.now_s + longest_s]
-        choices: list[Waiting | None] = [first, *others]
-        if first is None and not coming:
-            return others[0]
-        if first is not None and coming:
-            choices.append(None)
-        if len(choices) == 1:
-            return first
-        best, best_s = first, 0.0
-        end_s = functools.cache(lambda choice, scenario: plan.end_s(name, choice, scenario))
-        for choice in choices[1:]:
-            gains = [end_s(choice, i) - end_s(first, i) for i in range(NUM_FIRST)]
-            if statistics.fmean(gains) >= 0.0:
-                continue
-            gains += [end_s(choice, i) - end_s(first, i) for i in range(NUM_FIRST, self._num_scenarios)]
-            gain_s = statistics.fmean(gains)
-            error_s = statistics.stdev(gains) / math.sqrt(len(gains))
-            if gain_s + NUM_ERRORS * error_s < -1e-9 and gain_s < best_s:
-                best, best_s = choice, gain_s
-        return best
-
-
-def forecast_of(entry: Entry, board: Board) -> Forecast:
-    """A job's forecast of all its stages.
-
-    Raises:
-        TypeError: it does not know them.
-    """
-    if not isinstance(entry.job, Foreseen):
-        raise TypeError(f"job {entry.name} does not know its stages")
-    num_units = {name: max(1, r.num_units) for name, r in board.resources.items()}
-    return entry.job.forecast(lambda kind: board.estimates.expected_of_kind_s(entry.name, kind), num_units)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Jobs as they are now, to be tried ahead."""
-
-    course: Course
-    now: Now
-    numbers: Mapping[Waiting, int]
-    runs: Sequence[Run]
-
-    @classmethod
-    def of(cls, course: Course, entries: Sequence[Entry], board: Board) -> _Plan:
-        """The plan of a board: all that waits and runs, and the work that is left."""
-        forecasts = {entry: forecast_of(entry, board) for entry in entries}
-        jobs = {entry: job for job, entry in enumerate(entries)}
-
-        def number(waiting: Waiting) -> int:
-            return course.number(jobs[waiting.entry], forecasts[waiting.entry], waiting.stage.token)
-
-        own = [run for run in board.running if run.waiting.entry in jobs]
-        waiting = [w for w in board.waiting if w.entry in jobs]
-        numbers = {w: number(w) for w in [*waiting, *(run.waiting for run in own)]}
-        foreign = [
-            (course.names[r.resource], max(0.0, r.start_s + r.expected_s - board.now_s))
-            for r in board.running
-            if r.waiting.entry not in jobs
-        ]
-        work_s = [0.0] * len(course.names)
-        for entry in entries:
-            for name, seconds in board.outlook(entry).work_s.items():
-                work_s[course.names[name]] += seconds
-        for run in own:
-            work_s[course.names[run.resource]] -= course.seconds(numbers[run.waiting])
-        now = Now(
-            course.left(list(forecasts.values())),
-            [board.resources[name].num_free for name in course.names],
-            [numbers[w] for w in waiting],
-            [(numbers[run.waiting], board.now_s - run.start_s) for run in own],
-            foreign,
-            work_s,
-        )
-        return cls(course, now, numbers, own)
-
-    def tail_s(self, waiting: Waiting) -> float:
-        """Seconds from the start of a stage to the end of its job, at least."""
-        return self.course.tail_s(self.numbers[waiting])
-
-    def coming(self, resource: str) -> list[Run]:
-        """The stages under way after which another one needs the resource."""
-        number, left = self.course.names[resource], self.now.left
-        return [run for run in self.runs if self.course.following(self.numbers[run.waiting], left) == number]
-
-    def end_s(self, resource: str, waiting: Waiting | None, scenario: int) -> float:
-        """The end of all jobs after a choice (`Course.end_s`)."""
-        stage = None if waiting is None else self.numbers[waiting]
-        return self.course.end_s(self.now, self.course.names[resource], stage, scenario)
-
-
 POLICIES: dict[str, Callable[[], Policy]] = {
     "sequential": Sequential,
     "synchronous": Synchronous,
@@ -402,7 +229,6 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "shortest": Shortest,
     "slack": Slack,
     "lookahead": Lookahead,
-    "planned": Planned,
 }
 
 

@@ -4,7 +4,6 @@ takes no other's stage with it."""
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import queue
 import signal
@@ -17,17 +16,11 @@ from typing import Any, Self
 from chanas.errors import describe
 from chanas.scheduler.board import Run
 from chanas.scheduler.jobs import Outcome, UnitLostError, WorkerDiedError
-from chanas.scheduler.resources import Resource
 
 PoolMaker = Callable[[int], Executor]
 """Makes the pool of a unit, by its number. Another pool is made when a worker has died."""
 
 _NUM_CHARACTERS = 300
-
-
-def process_pool(unit: int) -> Executor:
-    """A process of its own. Work and what it returns have to be picklable."""
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 def thread_pool(unit: int) -> Executor:
@@ -68,7 +61,7 @@ class PoolExecutor:
         """Seconds of a clock that never goes back."""
         return time.monotonic()
 
-    def start(self, run: Run, resource: Resource) -> None:
+    def start(self, run: Run) -> None:
         """Hand a stage's work to the pool of its unit."""
         place = (run.resource, run.unit)
         self._running.add(run)

@@ -8,14 +8,12 @@ from chanas.errors import ConfigError
 
 
 class Resource:
-    """`num_units` alike: the slots of a host, or devices of a kind. With `exclusive` each serves one stage at a time,
-    without it any number."""
+    """`num_units` alike: the slots of a host, or devices of a kind."""
 
-    def __init__(self, name: str, num_units: int = 1, exclusive: bool = True) -> None:
+    def __init__(self, name: str, num_units: int = 1) -> None:
         if num_units < 1:
             raise ConfigError(f"expected at least one unit of resource '{name}', got {num_units}")
         self.name = name
-        self.exclusive = exclusive
         self._loads = [0] * num_units
         self._lost: set[int] = set()
 
@@ -38,7 +36,7 @@ class Resource:
         if wanted in alive and wanted not in avoid:
             alive = [wanted]
         best = min([unit for unit in alive if unit not in avoid] or alive, key=self._loads.__getitem__, default=None)
-        if best is None or (self._loads[best] and self.exclusive and not shared):
+        if best is None or (self._loads[best] and not shared):
             return None
         return best
 

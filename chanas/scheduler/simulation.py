@@ -24,20 +24,19 @@ class _Progress:
 
 
 class SimulatedExecutor:
-    """Stages whose work is `Sleep` take so many seconds; several on one exclusive unit share it in equal parts, which
+    """Stages whose work is `Sleep` take so many seconds; several on one unit share it in equal parts, which
     is the least that they can slow each other down."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
         self._progress: dict[Run, _Progress] = {}
-        self._exclusive: dict[str, bool] = {}
 
     @property
     def now_s(self) -> float:
         """Simulated seconds."""
         return self._now_s
 
-    def start(self, run: Run, resource: Resource) -> None:
+    def start(self, run: Run) -> None:
         """Begin to count.
 
         Raises:
@@ -46,7 +45,6 @@ class SimulatedExecutor:
         work = run.waiting.stage.work
         if not isinstance(work, Sleep):
             raise SchedulerError(f"expected a stage with given seconds (Sleep), got {work}: it cannot be simulated")
-        self._exclusive[run.resource] = resource.exclusive
         num_before = len(self._beside(run))
         self._progress[run] = _Progress(work.seconds, self._now_s, self._now_s + work.seconds)
         self._share(run, num_before)
@@ -67,7 +65,7 @@ class SimulatedExecutor:
     def _share(self, changed: Run, num_before: int) -> None:
         """Tell the runs on a unit their new ends, now that it serves more or fewer than before."""
         beside = self._beside(changed)
-        if num_before == 0 or not self._exclusive[changed.resource]:
+        if num_before == 0:
             return  # a run that is alone from its start ends when it would
         for progress in beside:
             progress.left_s -= (self._now_s - progress.since_s) / num_before

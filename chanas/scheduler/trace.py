@@ -129,7 +129,3 @@ class Trace:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchedulerError(f"this is no trace of jobs ({describe(error, 100)}); run the jobs again") from error
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Spans as plain rows, by resource, unit and start: the bars of a Gantt chart."""
-        return [asdict(s) for s in sorted(self.spans, key=lambda s: (s.resource, s.unit, s.start_s))]

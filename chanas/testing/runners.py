@@ -16,7 +16,7 @@ Run = Callable[[Request, float], Answer]
 
 _ENDS: dict[str, tuple[Request, float, ErrorKind | None]] = {
     "it answers": (Ping(), 60.0, None),
-    "it raises": (Compare(library=Path("none.so"), case=Path("none.npz")), 60.0, ErrorKind.RAISED),
+    "it raises": (Compare(library=Path(__file__), case=Path(__file__)), 60.0, ErrorKind.RAISED),  # that is no program
     "it never ends": (Hang(), 0.3, ErrorKind.TIMEOUT),
     "it crashes": (Crash(), 60.0, ErrorKind.CRASH),
 }

@@ -20,13 +20,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import chanas
 from chanas.compiler.backends import case_of
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
-from chanas.core.target import DTYPES, HardwareTarget
+from chanas.core.target import DTYPES, HardwareTarget, llvm_version
 from chanas.core.units import format_bytes, format_latency
 from chanas.devices import machine_state
-from chanas.devices.cores import kept_off, split_cores
+from chanas.devices.cores import kept_off, split_cores, usable_cores
 from chanas.devices.driver import find_gpu
 from chanas.devices.host import load_target
 from chanas.devices.lean_tvm import torch_hidden
@@ -35,7 +37,7 @@ from chanas.files.scratch import scratch_folder
 from chanas.measuring.canary import LIMIT, NOISE, WORKLOAD, Canary
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Ping, WorkerError
-from chanas.measuring.worker.compiler import llvm_version, readable
+from chanas.measuring.worker.compiler import readable
 from chanas.measuring.worker.process import START_TIMEOUT_S
 from chanas.measuring.worker.serve import memory_limit
 from chanas.prescheduler.tuning.dtype_speed import dtype_speed
@@ -157,7 +159,7 @@ def machine(sys_: Path = machine_state.SYS) -> Section:
     target = load_target("cpu")
     with torch_hidden():
         compiled = target.instruction_set
-    cores, all_cores, quota = machine_state.usable_cores(), os.cpu_count() or 1, machine_state.read_cpu_quota(sys_)
+    cores, all_cores, quota = len(usable_cores()), os.cpu_count() or 1, machine_state.read_cpu_quota(sys_)
     frequency = machine_state.read_frequency(sys_)
     caches = {"l1_bytes": target.l1_bytes, "l2_bytes": target.l2_bytes, "l3_bytes": target.l3_bytes}
     facts = {"device": target.device, "fingerprint": target.fingerprint, "compiled_for": compiled, **caches}
@@ -194,7 +196,8 @@ def _clock_rate(frequency: machine_state.Frequency) -> str:
 def software() -> Section:
     """Versions of what takes part."""
     versions = {name: _version(package) for name, package in _PACKAGES.items()}
-    llvm = llvm_version()
+    with torch_hidden():
+        llvm = llvm_version()
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     distribution = _distribution()
     facts: dict[str, Any] = {"python": platform.python_version(), "system": system, "distribution": distribution}
@@ -240,42 +243,38 @@ def gpu() -> Section:
     return Section("gpu", facts, (("GPU", line),), () if missing is None else (missing,))
 
 
-def resources(proc: Path = machine_state.PROC, sys_: Path = machine_state.SYS) -> Section:
+def resources(sys_: Path = machine_state.SYS) -> Section:
     """Free disk where runs and temporary files are written, free memory, and a worker's limit of it."""
     folders = {"working": Path.cwd(), "temporary": Path(tempfile.gettempdir())}
     free = {name: shutil.disk_usage(folder).free for name, folder in folders.items()}
-    memory, limit = machine_state.read_memory(proc, sys_), memory_limit()
+    memory, of_container, limit = psutil.virtual_memory(), machine_state.memory_limit(sys_), memory_limit()
     facts: dict[str, Any] = {f"{name}_folder_free_bytes": size for name, size in free.items()}
-    facts |= {"worker_limit_bytes": limit, "memory_bytes": None, "available_bytes": None, "container_limit_bytes": None}
+    facts |= {"worker_limit_bytes": limit, "memory_bytes": memory.total, "available_bytes": memory.available}
+    facts["container_limit_bytes"] = of_container
+    its_limit = "" if of_container is None else f", {format_bytes(of_container)} for this container"
     lines = [(f"{name} folder", f"{format_bytes(free[name])} free in {folders[name]}") for name in folders]
+    lines.append(
+        (
+            "memory",
+            f"{format_bytes(memory.available)} free of {format_bytes(memory.total)}{its_limit}; "
+            f"a worker may take {format_bytes(limit)}",
+        )
+    )
     problems = [
         f"little space is left in {folders[name]}; free some{', or set TMPDIR' if name == 'temporary' else ''}"
         for name in folders
         if free[name] < _LITTLE_DISK
     ]
-    if memory is not None:
-        facts |= {"memory_bytes": memory.total_bytes, "available_bytes": memory.available_bytes}
-        facts["container_limit_bytes"] = memory.limit_bytes
-        of_container = "" if memory.limit_bytes is None else f", {format_bytes(memory.limit_bytes)} for this container"
-        lines.append(
-            (
-                "memory",
-                f"{format_bytes(memory.available_bytes)} free of {format_bytes(memory.total_bytes)}{of_container}; "
-                f"a worker may take {format_bytes(limit)}",
-            )
+    if min(memory.available, of_container or math.inf) < _LITTLE_MEMORY:
+        problems.append(
+            f"little memory is left; {format_bytes(_LITTLE_MEMORY)} are enough for tuning, end what else runs"
         )
-        if min(memory.available_bytes, memory.limit_bytes or math.inf) < _LITTLE_MEMORY:
-            problems.append(
-                f"little memory is left; {format_bytes(_LITTLE_MEMORY)} are enough for tuning, end what else runs"
-            )
     return Section("resources", facts, tuple(lines), tuple(problems))
 
 
-def activity(
-    proc: Path = machine_state.PROC, watch: Callable[..., machine_state.Activity] = machine_state.watch
-) -> Section:
+def activity(watch: Callable[[float], machine_state.Activity] = machine_state.watch) -> Section:
     """List what else computes on the machine while it is left alone."""
-    load, seen = machine_state.read_load(proc), watch(_WATCHED_S, proc)
+    load, seen = os.getloadavg()[0], watch(_WATCHED_S)
     busy = [b for b in seen.busy if b.share >= _MIN_SHARE][:_MAX_LISTED]
     facts = {
         "load": load,
@@ -284,7 +283,7 @@ def activity(
     }
     names = ", ".join(f"{b.name} ({b.pid}) {b.share:.0%}" for b in busy)
     lines = (
-        ("load", "not told by this machine" if load is None else f"{load:g} over the last minute"),
+        ("load", f"{load:g} over the last minute"),
         ("other processes", names or "none that would disturb timings"),
     )
     problems = []

@@ -20,7 +20,7 @@ from chanas.measuring.remote import device as remote
 from chanas.measuring.remote import held as remote_pool
 from chanas.measuring.remote import tracker
 from chanas.measuring.remote.held import HeldDevices
-from chanas.measuring.remote.tracker import Address, DeviceGroup
+from chanas.measuring.remote.tracker import DeviceGroup
 from chanas.prescheduler.tables import lut
 
 
@@ -64,10 +64,11 @@ def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyP
     target = load_target("cpu")
     asked: dict[str, Any] = {}
     held = HeldDevices((), target)
+    usage = Usage("cuda", dtype="f16", place=Place(rpc="127.0.0.1:9190", key="h200", num_devices=3, shared=True))
 
     @contextlib.contextmanager
-    def hold(address: Address, key: str, *used: Any, **what: Any) -> Iterator[HeldDevices]:
-        asked["device"] = (address, key, *used, what)
+    def hold(usage: Usage) -> Iterator[HeldDevices]:
+        asked["device"] = usage
         yield held
 
     def fill(_run: RunDirectory, _task: Any, hardware: Any, *_: Any, open_pool: Any, **_options: Any) -> Any:
@@ -80,8 +81,7 @@ def test_the_device_says_what_is_tuned_for_and_times(monkeypatch: pytest.MonkeyP
         workflows.preschedule(
             RunDirectory(tmp_path),
             space="mbv3",
-            usage=Usage("cuda", dtype="f16", place=Place(rpc="127.0.0.1:9190", key="h200", num_devices=3, shared=True)),
+            usage=usage,
             progress=False,
         )
-    device = (Address("127.0.0.1", 9190), "h200", 1, "f16", 3, {"target": "cuda", "shared": True})
-    assert asked == {"device": device, "filled": (target, held.pool)}
+    assert asked == {"device": usage, "filled": (target, held.pool)}

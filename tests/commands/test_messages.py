@@ -20,8 +20,8 @@ from chanas.commands.process import main
 from chanas.core.arch import SearchSpace
 from chanas.core.target import tvm_version
 from chanas.devices import host
+from chanas.devices.cores import usable_cores
 from chanas.devices.host import load_target
-from chanas.devices.machine_state import usable_cores
 
 from .world import make_world
 
@@ -77,7 +77,7 @@ def general(text: str, world: Path) -> str:
         (here.device, "PROCESSOR"),
         (here.fingerprint, "FINGERPRINT"),
         (tvm_version(), "TVM"),
-        (f"between 1 and {usable_cores()} threads", "between 1 and CORES threads"),
+        (f"between 1 and {len(usable_cores())} threads", "between 1 and CORES threads"),
         (f"chanas {__version__}", "chanas VERSION"),
     ):
         text = text.replace(actual, placeholder)

@@ -1,27 +1,26 @@
-"""chanas/devices/machine_state.py: what Linux tells in files, and that what it does not tell is None."""
+"""chanas/devices/machine_state.py: what a machine tells, and that what it does not tell is None."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 
 from chanas.devices.machine_state import (
     Activity,
     Busy,
     Frequency,
-    Memory,
+    memory_limit,
     read_cpu_quota,
     read_frequency,
-    read_load,
-    read_memory,
-    usable_cores,
     watch,
 )
-
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -30,32 +29,6 @@ def write(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
-
-
-def stat(name: str, user_ticks: int, system_ticks: int) -> str:
-    """As proc(5) has it: number, (name), state, ten fields, user time, system time, and more."""
-    return f"7 ({name}) S {' '.join(['1'] * 10)} {user_ticks} {system_ticks} 0 0 20 0\n"
-
-
-# ---- memory ---------------------------------------------------------------------------------------------------------
-def test_memory_is_in_bytes(tmp_path: Path) -> None:
-    proc = write(tmp_path, {"meminfo": "MemTotal:  2000 kB\nMemFree:  10 kB\nMemAvailable:  500 kB\nHugePages: 0\n"})
-    assert read_memory(proc, tmp_path) == Memory(2_048_000, 512_000, None)
-
-
-@pytest.mark.parametrize(("text", "limit"), [("1048576\n", 1048576), ("max\n", None), ("", None)])
-def test_a_containers_limit_is_told(tmp_path: Path, text: str, limit: int | None) -> None:
-    files = {"meminfo": "MemTotal: 8 kB\nMemAvailable: 4 kB\n", "fs/cgroup/memory.max": text}
-    memory = read_memory(write(tmp_path, files), tmp_path)
-    assert memory is not None
-    assert memory.limit_bytes == limit
-
-
-@pytest.mark.parametrize(
-    "text", ["", "MemTotal: 8 kB\n", "MemTotal: much\nMemAvailable: 4 kB\n", "MemTotal:\nMemAvailable:"]
-)
-def test_memory_that_is_not_told_is_none(tmp_path: Path, text: str) -> None:
-    assert read_memory(write(tmp_path, {"meminfo": text}), tmp_path) is None
 
 
 # ---- clock rates and cores ------------------------------------------------------------------------------------------
@@ -103,55 +76,58 @@ def test_a_quota_is_in_cores(tmp_path: Path, text: str, cores: float | None) -> 
     assert read_cpu_quota(write(tmp_path, {"fs/cgroup/cpu.max": text})) == cores
 
 
-@pytest.mark.parametrize(("text", "load"), [("1.25 0.9 0.8 2/300 4242\n", 1.25), ("", None), ("high", None)])
-def test_the_load_is_that_of_the_last_minute(tmp_path: Path, text: str, load: float | None) -> None:
-    assert read_load(write(tmp_path, {"loadavg": text})) == load
+@pytest.mark.parametrize(("text", "limit"), [("1048576\n", 1048576), ("max\n", None), ("", None)])
+def test_a_containers_limit_of_memory_is_in_bytes(tmp_path: Path, text: str, limit: int | None) -> None:
+    assert memory_limit(write(tmp_path, {"fs/cgroup/memory.max": text})) == limit
 
 
-def test_files_that_are_not_there_tell_nothing(tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
-    assert read_memory(nowhere, nowhere) is None
-    assert read_load(nowhere) is None
-    assert read_cpu_quota(nowhere) is None
-    assert watch(0.0, nowhere) == Activity((), None)
-
-
-def test_there_is_a_core_to_run_on() -> None:
-    assert usable_cores() >= 1
+def test_files_that_are_not_there_tell_no_limits(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) is None
+    assert read_cpu_quota(tmp_path) is None
 
 
 # ---- who computes ---------------------------------------------------------------------------------------------------
-def test_the_busiest_process_comes_first(tmp_path: Path) -> None:
-    proc = write(
-        tmp_path, {"7/stat": stat("idle", 5, 5), "8/stat": stat("a (b) c", 10, 0), "9/stat": stat("two", 0, 3)}
-    )
-
-    def pass_time(seconds: float) -> None:
-        later = {"8/stat": stat("a (b) c", 10 + TICKS_PER_S, 0), "9/stat": stat("two", TICKS_PER_S, 3 + TICKS_PER_S)}
-        write(proc, {**later, "10/stat": stat("began meanwhile", 99, 99)})
-
-    activity = watch(2.0, proc, pass_time)
-    assert activity == Activity((Busy(9, "two", 1.0), Busy(8, "a (b) c", 0.5)), None)
+CORES = namedtuple("CORES", "user system idle steal guest")
+NO_TIME = CORES(0, 0, 0, 0, 0)
+Process = tuple[str, float | None]
+"""Name of a process and the seconds that it has used; None: it does not tell."""
 
 
-def test_this_process_and_those_that_ended_are_left_out(tmp_path: Path) -> None:
-    own = f"{os.getpid()}/stat"
-    proc = write(tmp_path, {own: stat("me", 0, 0), "7/stat": stat("ends", 0, 0), "8/stat": "cut off"})
+def activity(
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    *told: dict[int, Process],
+    cores: Any = (NO_TIME, NO_TIME),
+) -> Activity:
+    """What is seen in that time of processes that tell this, before and after it."""
+    listed, shown = iter(told), iter(cores)
 
-    def pass_time(seconds: float) -> None:
-        write(proc, {own: stat("me", 100, 0)})
-        (proc / "7/stat").unlink()
+    def process_iter(_attributes: object) -> list[Any]:
+        found = []
+        for pid, (name, used_s) in next(listed).items():
+            times = None if used_s is None else SimpleNamespace(user=used_s - 1.0, system=1.0)
+            found.append(SimpleNamespace(pid=pid, info={"name": name, "cpu_times": times}))
+        return found
 
-    assert watch(1.0, proc, pass_time).busy == ()
+    monkeypatch.setattr(psutil, "process_iter", process_iter)
+    monkeypatch.setattr(psutil, "cpu_times", lambda: next(shown))
+    return watch(seconds, lambda _seconds: None)
 
 
-def test_time_that_the_host_took_is_a_share_of_all(tmp_path: Path) -> None:
-    proc = write(tmp_path, {"stat": "cpu  100 0 0 100 0 0 0 0 0 0\ncpu0 1 1 1\n"})
+def test_the_busiest_process_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    before: dict[int, Process] = {7: ("idle", 5.0), 8: ("one", 10.0), 9: ("two", 3.0)}
+    after: dict[int, Process] = {7: ("idle", 5.0), 8: ("one", 11.0), 9: ("two", 5.0), 10: ("began meanwhile", 99.0)}
+    assert activity(monkeypatch, 2.0, before, after).busy == (Busy(9, "two", 1.0), Busy(8, "one", 0.5))
 
-    def pass_time(seconds: float) -> None:
-        write(proc, {"stat": "cpu  150 0 0 130 0 0 0 20 0 0\n"})
 
-    assert watch(1.0, proc, pass_time).stolen == pytest.approx(0.2)
+def test_this_process_and_those_that_ended_or_tell_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    before: dict[int, Process] = {os.getpid(): ("me", 1.0), 7: ("ends", 1.0), 8: ("silent", None)}
+    assert activity(monkeypatch, 1.0, before, {os.getpid(): ("me", 2.0), 8: ("silent", 5.0)}).busy == ()
+
+
+def test_time_that_the_host_took_is_a_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = CORES(100, 0, 100, 0, 40), CORES(150, 0, 130, 20, 80)
+    assert activity(monkeypatch, 1.0, {}, {}, cores=cores).stolen == pytest.approx(0.2)
 
 
 def test_this_machine_tells_what_runs() -> None:

@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -137,30 +138,26 @@ def test_the_description_says_how_large_it_was(tmp_path: Path) -> None:
 
 # ---- in the line ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("overlap", [True, False])
-def test_a_steady_machine_changes_nothing(tmp_path: Path, overlap: bool) -> None:
-    pool = DriftingPool(lambda _: 1.0, overlap)
-    outcomes, canary = run(pool, tmp_path, 5)
-    assert [(o.seconds, o.drift) for o in outcomes] == [(1e-6, 1.0)] * 5
-    assert len(pool.timed) == 5
-    assert (canary.num_corrected, canary.num_again) == (0, 0)
-    assert pool.num_readings == len(canary.readings) > 3
-
-
-@pytest.mark.parametrize("overlap", [True, False])
-def test_a_small_drift_is_divided_out_and_noted(tmp_path: Path, overlap: bool) -> None:
-    outcomes, canary = run(DriftingPool(lambda n: 1.1 if n >= 4 else 1.0, overlap), tmp_path, 6)
-    assert [o.seconds for o in outcomes] == pytest.approx([1e-6] * 6)
-    assert [o.drift for o in outcomes] == pytest.approx([1.0, 1.0, 1.0, 1.1, 1.1, 1.1])
-    assert outcomes[-1].spread_s == pytest.approx(1e-8 / 1.1)
-    assert canary.num_corrected == 3
-
-
-def test_what_a_large_disturbance_hit_is_timed_again(tmp_path: Path) -> None:
-    pool = DriftingPool(lambda n: 2.0 if n in (4, 5) else 1.0)
+@pytest.mark.parametrize(
+    ("drift", "drifts", "num_again"),
+    [
+        (lambda _: 1.0, [1.0] * 6, 0),
+        (lambda n: 1.1 if n >= 4 else 1.0, [1.0, 1.0, 1.0, 1.1, 1.1, 1.1], 0),
+        (lambda n: 2.0 if n in (4, 5) else 1.0, [1.0] * 6, 2),
+    ],
+    ids=["steady", "small", "large"],
+)
+def test_a_drift_is_divided_out_and_what_a_large_one_hit_is_timed_again(
+    tmp_path: Path, overlap: bool, drift: Callable[[int], float], drifts: list[float], num_again: int
+) -> None:
+    pool = DriftingPool(drift, overlap)
     outcomes, canary = run(pool, tmp_path, 6)
     assert [o.seconds for o in outcomes] == pytest.approx([1e-6] * 6)
-    assert canary.num_again == 2
-    assert len(pool.timed) == 8
+    assert [o.drift for o in outcomes] == pytest.approx(drifts)
+    assert [o.spread_s for o in outcomes] == pytest.approx([1e-8 / d for d in drifts])
+    assert (canary.num_corrected, canary.num_again) == (sum(d != 1.0 for d in drifts), num_again)
+    assert len(pool.timed) == 6 + num_again
+    assert pool.num_readings == len(canary.readings) > 3
 
 
 def test_a_large_disturbance_that_lasts_ends_all_the_same(tmp_path: Path) -> None:

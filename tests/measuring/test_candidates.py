@@ -175,29 +175,6 @@ def test_whatever_the_order_of_events_every_candidate_comes_out_once(
     assert list(folder.iterdir()) == []
 
 
-def test_the_median_of_several_rounds_counts(tmp_path: Path) -> None:
-    seconds = {"a": iter([9e-6, 1e-6, 2e-6]), "b": iter([5e-6, 5e-6, 5e-6])}
-
-    class Noisy(SyntheticPool):
-        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
-            value = next(seconds[request.library.stem])
-            return answered(timed(value, 1e-8))
-
-    pool, through = Noisy(), []
-    line: CandidatePipeline[str] = CandidatePipeline(pool)
-    for name in "ab":
-        library = tmp_path / f"{name}.so"
-        line.submit(invented(library, name, keep_library=True))
-    while line.num_in_flight:
-        through += line.finished()
-    first = [(candidate, [outcome]) for candidate, outcome in through]
-    outcomes = {c.token: o for c, o in time_in_rounds(first, pool, 3)}
-    assert outcomes["a"].seconds == 2e-6
-    assert (outcomes["a"].spread_s or 0.0) > 1e-6
-    assert outcomes["b"].seconds == 5e-6
-    assert outcomes["b"].spread_s == 1e-8
-
-
 def group_of(folder: Path, *rounds: list[Outcome]) -> list[tuple[Candidate[int], list[Outcome]]]:
     """A compiled candidate for each list of rounds so far."""
     libraries = [folder / f"{i}.so" for i in range(len(rounds))]
@@ -224,6 +201,20 @@ class Timer(SyntheticPool):
 GOOD, BAD = Outcome(5e-6, 1e-8, None), Outcome(None, None, "compile error")
 
 
+def test_the_median_of_several_rounds_counts(tmp_path: Path) -> None:
+    rounds = {"0": iter([1e-6, 2e-6]), "1": iter([5e-6, 5e-6])}
+
+    class Noisy(SyntheticPool):
+        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
+            return answered(timed(next(rounds[request.library.stem]), 1e-8))
+
+    group = group_of(tmp_path, [Outcome(9e-6, 1e-8, None)], [GOOD])
+    noisy, steady = (outcome for _, outcome in time_in_rounds(group, Noisy(), 3))
+    assert noisy.seconds == 2e-6
+    assert (noisy.spread_s or 0.0) > 1e-6
+    assert (steady.seconds, steady.spread_s) == (5e-6, 1e-8)
+
+
 def test_what_failed_is_not_timed_again_and_a_round_that_fails_is_left_out(tmp_path: Path) -> None:
     pool = Timer(1, 2)
     group = group_of(tmp_path, [GOOD], [BAD], [GOOD, BAD])
@@ -240,27 +231,6 @@ def test_candidates_are_timed_in_as_many_rounds_as_they_lack(tmp_path: Path) -> 
     assert sorted(kept) == [(token, pytest.approx(1e-6 * i)) for token, i in ((0, 1), (0, 2), (0, 4), (1, 5), (2, 6))]
     assert [o.seconds for _, o in medians] == [pytest.approx(s) for s in (3e-6, 5e-6, 5e-6)]
     assert all(candidate.library.exists() for candidate, _ in group)
-
-
-def test_what_is_timed_in_rounds_is_corrected_by_the_canary(tmp_path: Path) -> None:
-    class Drifting:
-        """A canary that has found the machine twice as slow as usual."""
-
-        readings, num_corrected, correction, is_fresh = ("one",), 0, 2.0, True
-
-        def on(self, _device: int) -> Drifting:
-            return self
-
-        def is_due(self, measured_s: float) -> bool:
-            return False
-
-        def wants_again(self, num_tries: int) -> bool:
-            return False
-
-    drifting: Any = Drifting()
-    ((_, outcome),) = time_in_rounds(group_of(tmp_path, [GOOD]), Timer(), 2, drifting)
-    assert outcome.seconds == pytest.approx((5e-6 + 0.5e-6) / 2)
-    assert outcome.drift == 1.5
 
 
 # ---- several devices ------------------------------------------------------------------------------------------------

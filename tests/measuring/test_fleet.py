@@ -9,19 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
-from chanas.devices.cores import kept_off, split_cores
+from chanas.devices.cores import split_cores
 from chanas.errors import MeasureError
 from chanas.measuring import fleet as module
 from chanas.measuring.fleet import Fleet, WorkerPool
-from chanas.measuring.messages import Answer, ErrorKind, Hang, Measure, Ping, Request, WorkerError
+from chanas.measuring.messages import Answer, ErrorKind, Hang, Measure, Ping, WorkerError
 from chanas.measuring.runner import RunnerLostError
 from chanas.measuring.worker import process as worker_process
 
-from ..compiler.workbench import HOST, device
+from ..compiler.workbench import HOST
 from .worker.test_process import Say, ended
 
 WITHIN_S = 20.0
@@ -36,30 +36,15 @@ def real_workers() -> Iterator[None]:
 
 
 # ---- cores ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("cores", "num_threads", "expected"),
-    [
-        ({3}, 1, ([3], [])),
-        ({5, 3}, 1, ([3], [5])),
-        ({0, 1, 2, 3}, 2, ([0, 1], [2, 3])),
-        ({0, 1}, 2, ([0, 1], [])),
-        ({0}, 2, ([0], [])),
-    ],
-)
-def test_cores_are_split_between_timing_and_compiling(
-    monkeypatch: pytest.MonkeyPatch, cores: set[int], num_threads: int, expected: tuple[list[int], list[int]]
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
-    assert split_cores(num_threads) == expected
-
-
 @pytest.mark.parametrize(("cores", "overlap", "num_builders"), [({0}, False, 1), ({0, 1, 2}, True, 2)])
 def test_builds_overlap_with_timing_when_there_are_cores_left(
     monkeypatch: pytest.MonkeyPatch, cores: set[int], overlap: bool, num_builders: int
 ) -> None:
+    """The timing core then builds, too. No process starts before it is needed."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cores)
     with WorkerPool(HOST) as pool:
         assert (pool.overlap, pool.num_builders) == (overlap, num_builders)
+        assert [w._process for w in pool._workers()] == [None] * (1 + num_builders + overlap)
 
 
 def test_a_worker_runs_on_its_cores_only(pool: WorkerPool) -> None:
@@ -71,11 +56,6 @@ def test_a_worker_runs_on_its_cores_only(pool: WorkerPool) -> None:
 
 
 # ---- a pool ---------------------------------------------------------------------------------------------------------
-def test_workers_start_when_they_are_needed() -> None:
-    with WorkerPool(device(num_threads=2)) as pool:
-        assert [w._process for w in pool._workers()] == [None] * len(pool._workers())
-
-
 def test_a_pool_that_is_closed_ends_what_is_under_way() -> None:
     with WorkerPool(HOST) as pool:
         pid = pool.build(Ping(), 60.0).result().result["pid"]
@@ -87,85 +67,11 @@ def test_a_pool_that_is_closed_ends_what_is_under_way() -> None:
     assert all(future.cancelled() or future.exception(20.0) or future.result().error for future in (hanging, queued))
 
 
-class Scripted:
-    """Stands where a `WorkerProcess` stands: notes who is called, and answers when it is let."""
-
-    def __init__(self, log: list[str], mine: str, gate: threading.Event) -> None:
-        self.log, self.mine, self.gate = log, mine, gate
-
-    def call(self, request: Request, timeout_s: float) -> Answer:
-        self.log.append(f"{self.mine} {request.call}")
-        assert self.gate.wait(20.0)
-        return Answer({}, None, 0.0)
-
-    is_there = True
-
-    def close(self) -> None:
-        self.gate.set()
-
-    stop = close
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list[str], dict[str, threading.Event]]]:
-    """A pool on two cores whose workers wait for their gates: those of core 0 (it times), 0b (it builds) and 1."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    log: list[str] = []
-    gates = {name: threading.Event() for name in ("0", "0b", "1")}
-    names = iter(("0", "1", "0b"))
-
-    def worker(num_threads: int, cores: Sequence[int], command: object = None) -> Scripted:
-        name = next(names)
-        return Scripted(log, name, gates[name])
-
-    @contextlib.contextmanager
-    def locked(*_: object) -> Iterator[None]:
-        log.append("lock")
-        yield
-
-    monkeypatch.setattr(module, "device_lock", locked)
-    monkeypatch.setattr(module, "WorkerProcess", worker)
-    monkeypatch.setattr(worker_process, "WorkerProcess", worker)
-    with WorkerPool(HOST) as pool:
-        yield pool, log, gates
-
-
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + WITHIN_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
-
-
-def test_the_timing_core_compiles_while_there_is_nothing_to_time(
-    scripted: tuple[WorkerPool, list[str], dict[str, threading.Event]],
-) -> None:
-    pool, log, gates = scripted
-    futures = [pool.build(Say("a"), 1.0)]
-    until(lambda: log == ["1 a"])
-    futures.append(pool.build(Say("b"), 1.0))
-    until(lambda: log == ["1 a", "lock", "0b b"])  # another process may time on that core
-    futures += [pool.build(Say("c"), 1.0), pool.measure(Say("t"), 1.0)]
-    time.sleep(0.02)
-    assert log == ["1 a", "lock", "0b b"]  # nothing is timed on a core that compiles
-    gates["0b"].set()
-    until(lambda: log == ["1 a", "lock", "0b b", "lock", "0 t"])
-    time.sleep(0.02)
-    assert len(log) == 5  # and nothing compiled on a core that times
-    gates["0"].set()
-    gates["1"].set()
-    assert all(f.result(20.0).error is None for f in futures)
-
-
-def test_a_free_compiling_core_comes_first(
-    scripted: tuple[WorkerPool, list[str], dict[str, threading.Event]],
-) -> None:
-    pool, log, gates = scripted
-    for gate in gates.values():
-        gate.set()
-    for name in "abc":
-        pool.build(Say(name), 1.0).result(20.0)
-    assert log == ["1 a", "1 b", "1 c"]
 
 
 def test_a_closed_pool_takes_nothing() -> None:
@@ -175,19 +81,11 @@ def test_a_closed_pool_takes_nothing() -> None:
         pool.build(Ping(), 1.0)
 
 
-def test_a_process_is_kept_off_some_cores_for_a_while() -> None:
-    before = os.sched_getaffinity(0)
-    timing = min(before)
-    with kept_off([timing]):
-        assert os.sched_getaffinity(0) == (before - {timing} or before)
-    assert os.sched_getaffinity(0) == before
-
-
 # ---- devices elsewhere ----------------------------------------------------------------------------------------------
 class Device:
-    """Stands where a runner stands. It times when its gate is open, and is lost over what is in `fatal`."""
+    """Stands where a runner stands. It answers when its gate is open, and is lost over what is in `fatal`."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "", log: list[str] | None = None) -> None:
         self.is_there = True
         self.comes_back = True
         self.breaks = False
@@ -196,12 +94,15 @@ class Device:
         self.asked: list[str] = []
         self.gate, self.reached = threading.Event(), threading.Event()
         self.gate.set()
+        self._name, self._log = name, [] if log is None else log
 
     def call(self, request: Any, _timeout_s: float) -> Answer:
-        self.asked.append(request.library.name)
+        what = request.library.name if isinstance(request, Measure) else request.call
+        self.asked.append(what)
+        self._log.append(f"{self._name} {what}")
         self.reached.set()
         assert self.gate.wait(WITHIN_S)
-        if request.library.name in self.fatal:
+        if what in self.fatal:
             self.is_there = False
             raise RunnerLostError("reset by peer")
         if self.breaks:
@@ -241,6 +142,58 @@ def elsewhere(there: Device) -> Iterator[Fleet]:
 
 def asked(pool: Fleet, names: Sequence[str], device: int | None = None) -> list[Any]:
     return [pool.measure(Measure(library=Path(name), case=Path("case")), 1.0, device) for name in names]
+
+
+# ---- two cores, one of which times ----------------------------------------------------------------------------------
+class Cores(NamedTuple):
+    """A fleet whose workers are those of core 0 (it times), 0b (it builds there) and 1, and what they do in order."""
+
+    fleet: Fleet
+    timer: Device
+    stand_in: Device
+    builder: Device
+    log: list[str]
+
+
+@pytest.fixture
+def cores() -> Iterator[Cores]:
+    log: list[str] = []
+    timer, stand_in, builder = workers = [Device(name, log) for name in ("0", "0b", "1")]
+
+    @contextlib.contextmanager
+    def locked() -> Iterator[None]:
+        log.append("lock")
+        yield
+
+    builders: Any = [builder]
+    with Fleet(builders, [timer], overlap=True, lock=locked, stand_in=cast(Any, stand_in)) as fleet:
+        yield Cores(fleet, *workers, log)
+
+
+def test_the_timing_core_compiles_while_there_is_nothing_to_time(cores: Cores) -> None:
+    pool, timer, stand_in, builder, log = cores
+    for worker in (timer, stand_in, builder):
+        worker.gate.clear()
+    futures = [pool.build(Say("a"), 1.0)]
+    until(lambda: log == ["1 a"])
+    futures.append(pool.build(Say("b"), 1.0))
+    until(lambda: log == ["1 a", "lock", "0b b"])  # another process may time on that core
+    futures += [pool.build(Say("c"), 1.0), pool.measure(Say("t"), 1.0)]
+    time.sleep(0.02)
+    assert log == ["1 a", "lock", "0b b"]  # nothing is timed on a core that compiles
+    stand_in.gate.set()
+    until(lambda: log == ["1 a", "lock", "0b b", "lock", "0 t"])
+    time.sleep(0.02)
+    assert len(log) == 5  # and nothing compiled on a core that times
+    timer.gate.set()
+    builder.gate.set()
+    assert all(f.result(WITHIN_S).error is None for f in futures)
+
+
+def test_a_free_compiling_core_comes_first(cores: Cores) -> None:
+    for name in "abc":
+        cores.fleet.build(Say(name), 1.0).result(WITHIN_S)
+    assert cores.log == ["1 a", "1 b", "1 c"]
 
 
 # ---- one device -----------------------------------------------------------------------------------------------------
@@ -318,10 +271,8 @@ def test_what_takes_every_device_with_it_is_a_failed_candidate() -> None:
         each.fatal = {"a"}
     with pool_of(one, other) as pool:
         bad, good = asked(pool, "ab")
-        assert (
-            str(bad.result(WITHIN_S).error)
-            == "crash: the device was lost 3 times in measure, the last time: reset by peer"
-        )
+        error = "crash: the device was lost 3 times in measure, the last time: reset by peer"
+        assert str(bad.result(WITHIN_S).error) == error
         assert good.result(WITHIN_S).error is None
     assert (one.asked + other.asked).count("a") == 3
 
@@ -354,12 +305,8 @@ def test_the_run_ends_with_one_line_when_all_stay_away() -> None:
     for each in (one, other):
         each.comes_back, each.fatal = False, {"a"}
     with pool_of(one, other) as pool:
-        futures = asked(pool, "ab")
-        for future in futures[:1]:
-            with pytest.raises(
-                MeasureError, match=r"^no device of key 'pi4' came back .* 0.1 s \(no route to it\); what"
-            ):
-                future.result(WITHIN_S)
+        with pytest.raises(MeasureError, match=r"^no device of key 'pi4' came back .* 0.1 s \(no route to it\); what"):
+            asked(pool, "ab")[0].result(WITHIN_S)
         with pytest.raises(MeasureError, match="no device of key"):
             asked(pool, "c")[0].result(WITHIN_S)
 

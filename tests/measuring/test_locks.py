@@ -1,5 +1,4 @@
-"""chanas/measuring/locks.py: one process times at a time, one prescheduler works in a run
-directory."""
+"""chanas/measuring/locks.py: one process times at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 
@@ -23,8 +23,7 @@ from ..compiler.workbench import HOST
 ROOT = Path(__file__).resolve().parents[2]
 
 HOLDER = """
-import sys, time
-from pathlib import Path
+import time
 from chanas.measuring.locks import device_lock
 with device_lock():
     print("held", flush=True)
@@ -33,17 +32,12 @@ with device_lock():
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> subprocess.Popen[str]:
-    """Another process that holds both locks."""
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    with process:
+def holder() -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the device."""
+    with subprocess.Popen([sys.executable, "-c", HOLDER], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
         process.kill()
 
 
@@ -70,49 +64,40 @@ def test_what_is_timed_waits_for_another_process_and_that_is_not_its_own_time(
     pool: WorkerPool, holder: subprocess.Popen[str]
 ) -> None:
     """Its time limit is shorter than the wait."""
-    try:
-        waiting = pool.measure(Ping(), timeout_s=0.5)
-        with pytest.raises(NotYet):
-            waiting.result(1.0)
-    finally:
-        end(holder)
+    before_s, start_s, waiting = pool.timing_s, time.monotonic(), pool.measure(Ping(), timeout_s=0.5)
+    with pytest.raises(NotYet):
+        waiting.result(1.0)
+    holder.kill()
     answer = waiting.result(60.0)
     assert answer.error is None
     assert answer.wall_s < 0.5
+    assert pool.timing_s - before_s < time.monotonic() - start_s - 0.9  # as it may have started its worker
 
 
-def test_building_waits_for_nobody(pool: WorkerPool, holder: subprocess.Popen[str]) -> None:
-    try:
-        assert pool.build(Ping(), 60.0).result(120.0).error is None
-    finally:
-        end(holder)
+@pytest.mark.usefixtures("holder")
+def test_building_waits_for_nobody(pool: WorkerPool) -> None:
+    assert pool.build(Ping(), 60.0).result(120.0).error is None
 
 
-def test_a_pool_that_is_closed_stops_waiting(holder: subprocess.Popen[str]) -> None:
-    try:
-        with WorkerPool(HOST) as workers:
-            waiting = workers.measure(Ping(), 60.0)
-            started = time.monotonic()
-            while not waiting.running():
-                assert time.monotonic() - started < 60.0
-                time.sleep(0.01)
-        with pytest.raises(MeasureError, match="given up while another process was timing on this machine"):
-            waiting.result(60.0)
-    finally:
-        end(holder)
+@pytest.mark.usefixtures("holder")
+def test_a_pool_that_is_closed_stops_waiting() -> None:
+    with WorkerPool(HOST) as workers:
+        waiting = workers.measure(Ping(), 60.0)
+        started = time.monotonic()
+        while not waiting.running():
+            assert time.monotonic() - started < 60.0
+            time.sleep(0.01)
+    with pytest.raises(MeasureError, match="given up while another process was timing on this machine"):
+        waiting.result(60.0)
 
 
-def test_locks_of_different_folders_are_different_locks(
-    holder: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    try:
-        with pytest.raises(MeasureError), device_lock(lambda: True):
-            pass
-        monkeypatch.setenv(LOCK_FOLDER, str(tmp_path))
-        with device_lock(lambda: True):
-            assert {path.suffix for path in tmp_path.glob("chanas-device-*")} == {".lock", ".next"}
-    finally:
-        end(holder)
+@pytest.mark.usefixtures("holder")
+def test_locks_of_different_folders_are_different_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MeasureError), device_lock(lambda: True):
+        pass
+    monkeypatch.setenv(LOCK_FOLDER, str(tmp_path))
+    with device_lock(lambda: True):
+        assert {path.suffix for path in tmp_path.glob("chanas-device-*")} == {".lock", ".next"}
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,20 +6,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import chanas
 from chanas.core.codec import to_json
+from chanas.core.usage import Place, Usage
 from chanas.devices.cores import split_cores
 from chanas.errors import TargetError
-from chanas.measuring.messages import Answer, ErrorKind, Measure, Request, WorkerError
+from chanas.measuring.messages import Answer, ErrorKind, Request, WorkerError
 from chanas.measuring.remote.device import RemoteDevice
 from chanas.measuring.remote.link import Connect, Submit
-from chanas.measuring.remote.tracker import Address
-from chanas.measuring.runner import given_up, look_for, lost_too_often, stays_away
+from chanas.measuring.runner import look_for
 from chanas.measuring.shared.turns import Ask
 from chanas.measuring.worker.process import WorkerProcess
 from chanas.testing.runners import Run, RunnerContract
@@ -30,7 +29,6 @@ from .worker.test_process import NO_COMPILER
 # What dask itself leaves open or warns of is not ours.
 pytestmark = pytest.mark.filterwarnings("ignore")
 FACTS = {"tvm": "1", "llvm_cpu": "znver4", "machine": "x86_64"}
-TIMING = Measure(library=Path("a.so"), case=Path("a.npz"))
 
 
 class Through:
@@ -62,7 +60,7 @@ def by_device() -> Iterator[Run]:
     def link() -> Any:
         return Through(process())
 
-    with contextlib.closing(RemoteDevice(Address("tracker", 1), "pi4", 1, "f32", link=link)) as device:
+    with contextlib.closing(RemoteDevice(Usage(place=Place("tracker:1", "pi4")), link=link)) as device:
         device.connect()
         yield device.call
 
@@ -121,13 +119,3 @@ def test_what_is_there_is_not_looked_for_and_whoever_gives_up_is_told_so() -> No
     away.is_there = True
     assert look_for(away, lambda _reason: False)
     assert len(away.looks) == 1
-
-
-def test_what_is_told_of_what_is_lost() -> None:
-    assert str(stays_away("no device came back", 3.0, BUSY)).startswith(
-        "no device came back within 3 s (busy: in use); what was measured is kept"
-    )
-    assert str(lost_too_often(TIMING, "reset").error) == (
-        "crash: the device was lost 3 times in measure, the last time: reset"
-    )
-    assert str(given_up(TIMING).error) == "stopped: measure was given up"

@@ -13,7 +13,6 @@ from chanas.scheduler.engine import MAX_DEATHS, Scheduler, Terms
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, LEARN, MEASURE, Expected, Outcome, Outlook, Stage
 from chanas.scheduler.mock import MockJob, MockStage, Sleep
 from chanas.scheduler.policies import Interleaved, Shortest, Slack
-from chanas.scheduler.resources import Resource
 from chanas.scheduler.simulation import SimulatedExecutor
 from chanas.scheduler.trace import Span
 
@@ -198,13 +197,6 @@ def test_least_slack_meets_deadlines_that_first_come_first_served_misses() -> No
         return float(scheduler.jobs["due"].ended_s or 0.0) - 28.0
 
     assert lateness_s(Slack()) <= 0.0 < lateness_s(Interleaved())
-
-
-def test_a_resource_that_is_not_exclusive_serves_any_number() -> None:
-    host = Resource(HOST, exclusive=False)
-    scheduler = Scheduler([host], Interleaved(), SimulatedExecutor())
-    scheduler.join("a", Notebook(5))
-    assert scheduler.run().makespan_s == 2.0
 
 
 def test_work_without_given_seconds_cannot_be_simulated() -> None:

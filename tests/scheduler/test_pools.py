@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from chanas.scheduler.engine import Scheduler
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, MEASURE, Outcome, Outlook, Stage, UnitLostError
 from chanas.scheduler.mock import Sleep
 from chanas.scheduler.policies import Interleaved
-from chanas.scheduler.pools import PoolExecutor, process_pool, thread_pool
+from chanas.scheduler.pools import PoolExecutor, thread_pool
 from chanas.scheduler.resources import Resource
 
 
@@ -44,7 +46,10 @@ class Calls:
 
 @pytest.fixture
 def executor() -> Iterator[PoolExecutor]:
-    with PoolExecutor({HOST: process_pool, DEVICE: thread_pool}) as executor:
+    def process(_unit: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+    with PoolExecutor({HOST: process, DEVICE: thread_pool}) as executor:
         yield executor
 
 

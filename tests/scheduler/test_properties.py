@@ -15,11 +15,11 @@ from chanas.scheduler.bounds import head_tail_bound_s, load_bound_s
 from chanas.scheduler.engine import Scheduler, Terms
 from chanas.scheduler.jobs import BUILD, DEVICE, HOST, MEASURE
 from chanas.scheduler.mock import batched_rounds
-from chanas.scheduler.policies import POLICIES, Lookahead, Planned, Shortest, Slack, policy
+from chanas.scheduler.policies import POLICIES, Lookahead, Shortest, Slack, policy
 from chanas.scheduler.simulation import SimulatedExecutor, simulate
 
 EXCLUSIVE = sorted(set(POLICIES) - {"synchronous"})
-BUSY = sorted(set(EXCLUSIVE) - {"sequential", "lookahead", "planned"})
+BUSY = sorted(set(EXCLUSIVE) - {"sequential", "lookahead"})
 
 each_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 each_exclusive_policy = pytest.mark.parametrize("name", EXCLUSIVE)
@@ -152,7 +152,7 @@ def test_every_job_ends_although_devices_go_and_come(name: str, plans: Plans, lo
     assert overlaps(trace.spans) == []
 
 
-@pytest.mark.parametrize("make", [Lookahead, Planned, Shortest, Slack])
+@pytest.mark.parametrize("make", [Lookahead, Shortest, Slack])
 def test_no_stage_waits_for_ever_behind_more_important_jobs(make: Callable[[float], Policy]) -> None:
     """Whenever the host is free, a more important job has just joined."""
 

@@ -42,12 +42,6 @@ def test_a_shared_unit_is_the_one_with_the_fewest_stages() -> None:
         devices.occupy(unit)
 
 
-def test_a_resource_that_is_not_exclusive_is_always_free() -> None:
-    network = Resource("network", exclusive=False)
-    network.occupy(0)
-    assert network.unit_for() == 0
-
-
 def test_a_resource_has_units() -> None:
     with pytest.raises(ConfigError, match="got 0"):
         Resource("host", 0)

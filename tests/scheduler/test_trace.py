@@ -41,18 +41,6 @@ def test_jobs_complete_so_long_after_they_joined() -> None:
     assert Trace({HOST: 1}, [], joined + ended).completion_s() == {"b": 3.0, "a": 8.0}
 
 
-def test_rows_are_the_bars_of_a_gantt_chart(trace: Trace) -> None:
-    rows = trace.rows()
-    assert [(r["resource"], r["job"], r["start_s"], r["end_s"]) for r in rows] == [
-        (DEVICE, "0", 4.0, 7.0),
-        (DEVICE, "1", 8.0, 11.0),
-        (HOST, "0", 0.0, 4.0),
-        (HOST, "1", 4.0, 8.0),
-        (HOST, "0", 8.0, 9.0),
-        (HOST, "1", 11.0, 12.0),
-    ]
-
-
 def test_an_empty_trace_took_no_time() -> None:
     trace = Trace({HOST: 1})
     assert (trace.makespan_s, trace.utilisation()) == (0.0, {HOST: 0.0})

@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,7 +103,7 @@ def test_clock_rates_that_stay_low_are_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_container_with_a_part_of_its_cores_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.machine_state, "usable_cores", lambda: 4)
+    monkeypatch.setattr(module, "usable_cores", lambda: [0, 1, 2, 3])
     section = machine(write(tmp_path, {"fs/cgroup/cpu.max": "150000 100000"}))
     assert section.facts["cpu_quota"] == 1.5
     assert section.problems[0].startswith("this container may use 1.5 cores' worth of time on 4 cores")
@@ -138,35 +140,31 @@ def test_no_gpu_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.gpu() == Section("gpu", {"found": False}, (("GPU", "no NVIDIA GPU was found"),))
 
 
-def test_resources_have_disk_and_memory(tmp_path: Path) -> None:
-    files = {"meminfo": "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n"}
-    section = resources(write(tmp_path, files), tmp_path)
-    assert section.facts["memory_bytes"] == 8_192_000_000
+def test_resources_have_disk_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: SimpleNamespace(total=8e9, available=4.1e9))
+    section = resources(tmp_path)
+    assert section.facts["memory_bytes"] == 8e9
     assert section.facts["worker_limit_bytes"] > 0
     assert section.facts["working_folder_free_bytes"] >= 0
-    assert any(label == "memory" and value.startswith("4.1 GB free of 8.19 GB") for label, value in section.lines)
+    assert any(
+        label == "memory" and value.startswith("4.1 GB free of 8 GB; a worker") for label, value in section.lines
+    )
 
 
 def test_little_space_says_where_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 10_000_000})
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _folder: usage)
-    files = {"meminfo": "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n", "fs/cgroup/memory.max": "1000000000"}
-    working, temporary, memory = resources(write(tmp_path, files), tmp_path).problems
+    working, temporary, memory = resources(write(tmp_path, {"fs/cgroup/memory.max": "1000000000"})).problems
     assert working == f"little space is left in {Path.cwd()}; free some"
     assert temporary.endswith("; free some, or set TMPDIR")
     assert memory == "little memory is left; 2 GB are enough for tuning, end what else runs"
 
 
-def test_memory_that_is_not_told_is_left_out(tmp_path: Path) -> None:
-    section = resources(tmp_path, tmp_path)
-    assert section.facts["memory_bytes"] is None
-    assert "memory" not in dict(section.lines)
-
-
 # ---- what else runs -------------------------------------------------------------------------------------------------
-def test_processes_that_disturb_are_named(tmp_path: Path) -> None:
+def test_processes_that_disturb_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Activity((Busy(9, "trainer", 1.5), Busy(8, "shell", 0.01)), 0.1)
-    section = activity(write(tmp_path, {"loadavg": "2.5 1 1"}), lambda *_: seen)
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 1.0, 1.0))
+    section = activity(lambda _seconds: seen)
     assert section.lines == (("load", "2.5 over the last minute"), ("other processes", "trainer (9) 150%"))
     assert section.facts["busy"] == [{"pid": 9, "name": "trainer", "share": 1.5}]
     assert [problem.partition(",")[0] for problem in section.problems] == [
@@ -175,8 +173,8 @@ def test_processes_that_disturb_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_machine_at_rest_has_no_problem(tmp_path: Path) -> None:
-    section = activity(write(tmp_path, {"loadavg": "0.02 1 1"}), lambda *_: FREE)
+def test_a_machine_at_rest_has_no_problem() -> None:
+    section = activity(lambda _seconds: FREE)
     assert section.problems == ()
     assert ("other processes", "none that would disturb timings") in section.lines
 

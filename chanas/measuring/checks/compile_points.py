@@ -3,7 +3,6 @@ checked against the GPU's limits and compiled. Nothing is run or timed but the c
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +81,7 @@ def kind_of(workload: Workload) -> str:
 
 def compile_elsewhere(compiler: Compiler, workload: Workload, point: Point) -> CompileRecord:
     """`compile_point` in the compiler's process; where that ends or takes too long the record says so."""
-    answer = compiler.answer(CompilePoint(target=compiler.target, workload=workload, point=point), _TIMEOUT_S)
+    answer = compiler.call(CompilePoint(target=compiler.target, workload=workload, point=point), _TIMEOUT_S)
     if answer.error is not None:
         return CompileRecord(point, None, readable(answer.error), answer.wall_s)
     record: CompileRecord = from_json(CompileRecord, answer.result)
@@ -125,18 +124,13 @@ def compile_points(
 def _summarise(groups: Mapping[str, list[CompileRecord]]) -> Iterable[KindSummary]:
     for kind, found in groups.items():
         figures = [r.figures for r in found if r.figures is not None]
-        summary = KindSummary(
+        registers = [f.registers for f in figures] or [0]
+        yield KindSummary(
             kind=kind,
             num_points=len(found),
             num_compiled=len(figures),
             num_spilled=sum(f.spill_store_bytes + f.spill_load_bytes > 0 for f in figures),
             build_s=statistics.median(r.build_s for r in found),
+            registers=(min(registers), max(registers)),
+            shared_bytes=max((f.shared_bytes for f in figures), default=0),
         )
-        if figures:
-            registers = [f.registers for f in figures]
-            summary = dataclasses.replace(
-                summary,
-                registers=(min(registers), max(registers)),
-                shared_bytes=max(f.shared_bytes for f in figures),
-            )
-        yield summary

@@ -40,27 +40,12 @@ class Emulator:
     compiler: tuple[str, ...]
 
 
-def find_emulator(triple: str, tools: Tools = TOOLS) -> Emulator | None:
-    """Find the emulator that runs a platform's code here; None if `no_emulator` says what is missing."""
-    try:
-        return _emulator(triple, tools)
-    except TargetError:
-        return None
-
-
-def no_emulator(triple: str, tools: Tools = TOOLS) -> str:
-    """Return the reason that `find_emulator` found nothing, and what to install."""
-    try:
-        return f"{_emulator(triple, tools).name} is there"
-    except TargetError as missing:
-        return str(missing)
-
-
-def _emulator(triple: str, tools: Tools) -> Emulator:
-    """Programs are made for Linux and the platform's processor, Android's too.
+def find_emulator(triple: str, tools: Tools = TOOLS) -> Emulator:
+    """Find the emulator that runs a platform's code here. Programs are made for Linux and the platform's processor,
+    Android's too.
 
     Raises:
-        TargetError: what is missing.
+        TargetError: one is missing; says what to install.
     """
     machine = Platform.of(triple).machine
     if machine == tools.machine():  # QEMU has fewer instruction sets than real ones, AVX-512 not at all

@@ -7,7 +7,6 @@ another one of its key. Each device is held through a process of its own (`chana
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +16,12 @@ import chanas
 from chanas.compiler.toolchains import find_linker, no_cross_linker
 from chanas.core.codec import fields_from_json
 from chanas.core.target import HardwareTarget
+from chanas.core.usage import Usage
+from chanas.devices.cores import usable_cores
 from chanas.errors import MeasureError, TargetError
 from chanas.measuring.messages import Answer, ErrorKind, Ping, Request, WorkerError
 from chanas.measuring.remote.link import Connect, Submit, Wait
-from chanas.measuring.remote.tracker import Address
+from chanas.measuring.remote.tracker import Address, check_key, parse_address
 from chanas.measuring.runner import POLL_S, RETURN_WITHIN_S, RunnerLostError, stays_away
 from chanas.measuring.worker.process import WorkerProcess
 
@@ -88,30 +89,25 @@ def _check_kernels(arch: str) -> None:
 class RemoteDevice:
     """One device of a key, taken from the tracker on first use; a call waits for its answer, as that of a worker does.
 
-    `target` is the kind that is wanted, `cpu` or `cuda`; a GPU is taken beside other processes there when `shared`. A
-    device that is lost is waited for `return_within_s`.
+    Args:
+        usage: its tracker and key, and how it is used: as a processor (`cpu`) or a GPU (`cuda`), which is taken beside
+            other processes there when that place is `shared`.
+        link: starts the process that holds the connection.
+
+    Raises:
+        ConfigError: the usage has no tracker and key.
     """
 
-    def __init__(
-        self,
-        tracker: Address,
-        key: str,
-        num_threads: int,
-        dtype: str,
-        *,
-        target: str = "cpu",
-        shared: bool = False,
-        return_within_s: float = RETURN_WITHIN_S,
-        link: Callable[[], WorkerProcess] | None = None,
-    ) -> None:
-        self.tracker, self.key = tracker, key
+    def __init__(self, usage: Usage, *, link: Callable[[], WorkerProcess] | None = None) -> None:
+        place = usage.place
+        self.key = check_key(place.key or "")
+        used = {"num_threads": usage.threads, "dtype": usage.dtype, "target": usage.device, "shared": place.shared}
+        self._connect = Connect(parse_address(place.rpc or ""), self.key, used)
+        self._num_threads = usage.threads
         self.num_lost = 0
         self.num_devices = self.num_free = 0
         """Devices of the key, and those that were free for others, when this one was taken."""
         self.description: Description | None = None
-        self._num_threads = num_threads
-        self._used = {"num_threads": num_threads, "dtype": dtype, "target": target, "shared": shared}
-        self._return_within_s = return_within_s
         self._link = (link or _start_link)()
         self._closed = False
         self.is_there = False
@@ -120,17 +116,16 @@ class RemoteDevice:
         """True for this very machine, of which some cores are then timed on."""
 
     # ---- connection -------------------------------------------------------------------------------------------------
-    def connect(self, within_s: float | None = None) -> Description:
+    def connect(self, within_s: float = RETURN_WITHIN_S) -> Description:
         """Take a device of the key; waits for a busy one, and meanwhile for a tracker that is away.
 
         Args:
-            within_s: how long; by default as long as a lost one is waited for.
+            within_s: how long.
 
         Raises:
             MeasureError: none came within the time, or there was none at first.
             TargetError: it is of another kind than this side.
         """
-        within_s = self._return_within_s if within_s is None else within_s
         deadline, waits = time.monotonic() + within_s, False
         while (reason := self.restore()) is not None:
             waits |= reason.kind is ErrorKind.BUSY  # from then on for a tracker that goes away and comes back, too
@@ -148,9 +143,8 @@ class RemoteDevice:
         Raises:
             TargetError: it is of another kind than this side, or than the one before.
         """
-        connect = Connect(self.tracker.host, self.tracker.port, self.key, self._used)
         here = self._link.call(Ping(), _CONNECT_TIMEOUT_S)
-        answer = here if here.error is not None else self._link.call(connect, _CONNECT_TIMEOUT_S)
+        answer = here if here.error is not None else self._link.call(self._connect, _CONNECT_TIMEOUT_S)
         if answer.error is not None:
             if answer.error.kind is not ErrorKind.BUSY and answer.error.exception_class is not MeasureError:
                 self.stop()  # but for the tracker's word, which leaves the link as it is
@@ -204,15 +198,14 @@ class RemoteDevice:
 
 
 def _start_link() -> WorkerProcess:
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    return WorkerProcess(1, cores, _LINK)
+    return WorkerProcess(1, usable_cores(), _LINK)
 
 
 def what_it_is(tracker: Address, key: str, link: Callable[[], WorkerProcess] | None = None) -> str:
     """Describe a free device of the key (taken for a moment), or say why there is none."""
     process = (link or _start_link)()
     try:
-        answer = process.call(Connect(tracker.host, tracker.port, key, {}), _CONNECT_TIMEOUT_S)
+        answer = process.call(Connect(tracker, key, {}), _CONNECT_TIMEOUT_S)
     finally:
         process.close()
     if answer.error is not None:

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from chanas.core.target import HardwareTarget
-from chanas.core.usage import TargetName
+from chanas.core.usage import TargetName, Usage
 from chanas.devices.cores import kept_off, split_cores
 from chanas.errors import ConfigError, MeasureError, TargetError
 from chanas.measuring.fleet import Fleet
 from chanas.measuring.remote.device import Description, RemoteDevice, check_alike
-from chanas.measuring.remote.tracker import Address, check_key
 from chanas.measuring.runner import RETURN_WITHIN_S
 from chanas.measuring.worker.process import WorkerProcess, worker_command
 
@@ -30,7 +29,6 @@ class HeldDevices:
 
     devices: tuple[RemoteDevice, ...]
     target: HardwareTarget
-    return_within_s: float = RETURN_WITHIN_S
 
     @contextlib.contextmanager
     def pool(self, target: HardwareTarget) -> Iterator[Fleet]:
@@ -44,64 +42,44 @@ class HeldDevices:
             self.devices,
             overlap=not is_local or bool(others),
             key=self.devices[0].key,
-            return_within_s=self.return_within_s,
         )
         with fleet, kept_off(timing if is_local else []):
             yield fleet
 
 
 @contextlib.contextmanager
-def held_devices(
-    tracker: Address,
-    key: str,
-    num_threads: int = 1,
-    dtype: str = "f32",
-    num_devices: int | None = None,
-    *,
-    target: str = "cpu",
-    shared: bool = False,
-    return_within_s: float = RETURN_WITHIN_S,
-) -> Iterator[HeldDevices]:
+def held_devices(usage: Usage) -> Iterator[HeldDevices]:
     """Devices of a key; when all are busy, one is waited for. Their table is called after the key: `cpu@pi4`.
 
     Args:
-        tracker: who knows them.
-        key: what they are asked for by.
-        num_threads, dtype: how they are used.
-        num_devices: how many, waited for where they are busy; by default all that are free and of one kind.
-        target: what they are, `cpu` or `cuda`.
-        shared: GPUs may be in use by other processes there.
-        return_within_s: how long a device that is busy or was lost is waited for.
+        usage: how they are used, and where they are. Without a `num_devices` all are taken that are free and of one
+            kind; as many as it says are waited for where they are busy.
 
     Raises:
-        ConfigError: the tracker has fewer than `num_devices`.
+        ConfigError: the usage has no tracker and key, or the tracker has fewer devices.
         MeasureError: the tracker or a device of the key isn't there, or none becomes free.
         TargetError: it can't be used so, has another version or kind of processor than this side, or one of the
             `num_devices` is of another kind than the others.
     """
-    check_key(key)
     with contextlib.ExitStack() as stack:
 
         def device() -> RemoteDevice:
-            one = RemoteDevice(
-                tracker, key, num_threads, dtype, target=target, shared=shared, return_within_s=return_within_s
-            )
+            one = RemoteDevice(usage)
             stack.callback(one.close)
             return one
 
+        place, num_devices = usage.place, usage.place.num_devices
         first = device()
-        description = first.connect()
+        key, description = first.key, first.connect()
         if num_devices is not None and num_devices > first.num_devices:
             raise ConfigError(
-                f"expected {num_devices} devices of key '{key}' at tracker {tracker}, it has {first.num_devices}; "
+                f"expected {num_devices} devices of key '{key}' at tracker {place.rpc}, it has {first.num_devices}; "
                 "start `chanas device serve` on more, or ask for fewer with --devices"
             )
         num_more = first.num_free if num_devices is None else num_devices - 1
         more = _connected([device() for _ in range(num_more)], description, key, is_required=num_devices is not None)
         name = str(TargetName(description.target.name, key=key))
-        yield HeldDevices(
-            (first, *more), dataclasses.replace(description.target, name=name), return_within_s=return_within_s
-        )
+        yield HeldDevices((first, *more), dataclasses.replace(description.target, name=name))
 
 
 def _connected(
@@ -115,7 +93,7 @@ def _connected(
 
     def fits(device: RemoteDevice) -> bool:
         try:
-            check_alike(like, device.connect(None if is_required else 0.0), key)
+            check_alike(like, device.connect(RETURN_WITHIN_S if is_required else 0.0), key)
         except (MeasureError, TargetError) as error:
             device.close()
             if is_required:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.core.codec import fields_to_json
-from chanas.core.processor import host_processor
-from chanas.core.target import llvm_targets, tvm_version
+from chanas.core.target import llvm_targets
 from chanas.devices.lean_tvm import hide_torch
 from chanas.errors import TargetError
 from chanas.measuring.messages import (
@@ -29,7 +27,7 @@ from chanas.measuring.messages import (
     TimingRequest,
     WorkerError,
 )
-from chanas.measuring.remote.server import boot_id
+from chanas.measuring.remote.server import this_side
 from chanas.measuring.remote.tracker import Address, device_groups, group_of, request_server
 from chanas.measuring.worker.serve import serve_requests
 
@@ -38,8 +36,7 @@ from chanas.measuring.worker.serve import serve_requests
 class Connect(Request):
     """Take a free device of a key from a tracker; `used` says how it is used (`server.Session.describe`)."""
 
-    host: str
-    port: int
+    tracker: Address
     key: str
     used: dict[str, Any]
 
@@ -103,20 +100,13 @@ class Link:
 
     def ping(self, _request: Ping) -> dict[str, Any]:
         """Answers when the link is ready, and tells of this side what a device tells of the other."""
-        return {
-            "pid": os.getpid(),
-            "tvm": tvm_version(),
-            "llvm_cpu": host_processor().compiled_for,
-            "machine": platform.machine(),
-            "llvm_targets": llvm_targets(),
-            "boot": boot_id(),
-        }
+        return {"pid": os.getpid(), **this_side(), "llvm_targets": llvm_targets()}
 
     def connect(self, request: Connect) -> dict[str, Any] | WorkerError:
         """Take a free device of the key: `{"device": description, "num_devices", "num_free", "warning"}`, where the
         numbers are of the key's devices and of those that are still free; or that all of them are in use.
         """
-        address, key = Address(request.host, request.port), request.key
+        address, key = request.tracker, request.key
         group = group_of(device_groups(address), key, address)
         busy = WorkerError(ErrorKind.BUSY, f"all {len(group.addresses)} of them are in use")
         if not group.num_free:

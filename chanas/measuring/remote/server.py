@@ -72,22 +72,30 @@ def served_target(name: str) -> HardwareTarget:
         raise TargetError(f"{reason}; without --target {name} its processor is served") from error
 
 
+def this_side() -> dict[str, str]:
+    """The facts of this machine that a client and a device compare: versions, processor, and what is the same for all
+    processes of one machine until it is started again (empty if the system doesn't say)."""
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return {
+        "tvm": tvm_version(),
+        "chanas": chanas.__version__,
+        "llvm_cpu": host_processor().compiled_for,
+        "machine": platform.machine(),
+        "boot": boot,
+    }
+
+
 def describe(served: HardwareTarget, num_threads: int = 1, dtype: str = "f32") -> dict[str, Any]:
-    """Describe this device to a client; `boot` is the same for all processes of one machine.
+    """Describe this device to a client.
 
     The target names processor and platform: a client that is another kind of machine builds for them.
     """
-    target = _used_so(served, num_threads, dtype)
-    here = host_processor()
+    target, here = _used_so(served, num_threads, dtype), host_processor()
     mcpu, mattr = (here.mcpu, here.mattr) if target.gpu is None else (_ANY_PROCESSOR, ())
-    return {
-        "target": dataclasses.replace(target, mcpu=mcpu, mattr=mattr, mtriple=host_triple()).to_json(),
-        "tvm": tvm_version(),
-        "chanas": chanas.__version__,
-        "llvm_cpu": here.compiled_for,
-        "machine": platform.machine(),
-        "boot": boot_id(),
-    }
+    described = dataclasses.replace(target, mcpu=mcpu, mattr=mattr, mtriple=host_triple())
+    return {"target": described.to_json(), **this_side()}
 
 
 def _used_so(served: HardwareTarget, num_threads: int, dtype: str) -> HardwareTarget:
@@ -126,13 +134,6 @@ def wait_until_free(shared: bool) -> str | None:
         time.sleep(_PAUSE_S / 4)
 
 
-def boot_id() -> str:
-    """Return the machine's identifier of its present boot; empty if the system doesn't say."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
 class Session:
     """The timings of one client, one after the other. Requests and answers are JSON texts.
 
@@ -149,8 +150,7 @@ class Session:
         self._gpu = gpu_of(served)
         self._make_worker = worker or self._new_worker
         self._workers: dict[int, WorkerProcess] = {}
-        self._asked: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._asked, self._answers = queue.Queue[str](), queue.Queue[str]()
         self._num_calls = 0
 
     def describe(self, request: str) -> str:
@@ -159,7 +159,7 @@ class Session:
         `room_bytes` is how much a client may leave with it, `warning` what else uses it. A request without a target is
         only a query: nothing is checked or reserved.
         """
-        return self._answer(lambda: {"result": self._described(**json.loads(request))})
+        return self._answer(self._described, request)
 
     def _described(
         self, num_threads: int = 1, dtype: str = "f32", target: str | None = None, shared: bool = False
@@ -186,49 +186,39 @@ class Session:
         The text is `{"request", "files", "num_threads", "timeout_s"}`: a request to the worker, whose library is laid
         out from `files` (a name for each uploaded one, in a folder when "is_folder").
         """
-        return self._answer(lambda: self._begin(json.loads(request)))
-
-    def wait(self, _request: str = "") -> str:
-        """Wait another heartbeat for the answer of what was begun: `{"pending": true}` when there is none yet."""
-        return self._answer(self._next_answer)
-
-    def _answer(self, function: Callable[[], dict[str, Any]]) -> str:
-        try:
-            return json.dumps(function())
-        except Exception as error:
-            return json.dumps({"error": to_json(WorkerError.of(error))})
-
-    def _begin(self, request: dict[str, Any]) -> dict[str, Any]:
         if not self._num_calls:  # a worker ends with the thread that started it, and this one with the session
             threading.Thread(target=self._time_what_is_asked, daemon=True).start()
         self._num_calls += 1
         self._asked.put(request)
-        return self._next_answer()
+        return self.wait()
 
-    def _next_answer(self) -> dict[str, Any]:
+    def wait(self, _request: str = "") -> str:
+        """Wait another heartbeat for the answer of what was begun: `{"pending": true}` when there is none yet."""
         try:
             return self._answers.get(timeout=HEARTBEAT_S)
         except queue.Empty:
-            return {"pending": True}
+            return json.dumps({"pending": True})
 
     def _time_what_is_asked(self) -> None:
         while True:
-            request = self._asked.get()
-            try:
-                self._answers.put({"result": to_json(self._time(request))})
-            except Exception as error:  # the disk is full, say: the client hears of it
-                self._answers.put({"error": to_json(WorkerError.of(error))})
+            self._answers.put(self._answer(self._time, self._asked.get()))
 
-    def _time(self, asked: dict[str, Any]) -> Answer:
+    def _answer(self, function: Callable[..., Any], request: str) -> str:
+        """The result of a function of what a request says, or its error."""
+        try:
+            return json.dumps({"result": to_json(function(**json.loads(request)))})
+        except Exception as error:  # the disk is full, say: the client hears of it
+            return json.dumps({"error": to_json(WorkerError.of(error))})
+
+    def _time(self, request: dict[str, Any], files: dict[str, Any], num_threads: int, timeout_s: float) -> Answer:
         folder = Path(self._folder(f"call{self._num_calls}"))
         try:
-            request = read_request(asked["request"], TIMINGS)
-            if isinstance(request, TimingRequest):
-                request = self._laid_out(request, asked["files"], folder)
-            num_threads = int(asked["num_threads"])
+            asked = read_request(request, TIMINGS)
+            if isinstance(asked, TimingRequest):
+                asked = self._laid_out(asked, files, folder)
             worker = self._workers.setdefault(num_threads, self._make_worker(num_threads))
             with device_lock(gpu=self._gpu):
-                return worker.call(request, float(asked["timeout_s"]))
+                return worker.call(asked, timeout_s)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

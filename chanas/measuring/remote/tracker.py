@@ -171,11 +171,7 @@ def device_groups(address: Address) -> list[DeviceGroup]:
     summary = _ask(address, [_SUMMARY], _Summary)
     if summary is None:
         raise MeasureError(f"the tracker at {address} does not answer within {_TIMEOUT_S:g} s; start it anew")
-    return _groups(summary)
-
-
-def _groups(summary: _Summary) -> list[DeviceGroup]:
-    queues = summary.queue_info
+    queues: dict[str, _Queue] = summary.queue_info
     addresses: dict[str, list[str]] = {key: [] for key, queue in queues.items() if queue.pending}
     for server in summary.server_info:
         addresses.setdefault(server.key.partition(":")[2], []).append(":".join(map(str, server.addr)))

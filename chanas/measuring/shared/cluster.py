@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import json
 import logging
-import os
 import platform
 import re
 import signal
@@ -28,11 +27,12 @@ import chanas
 from chanas.core.codec import from_json, to_json
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget, tvm_version
+from chanas.devices.cores import usable_cores
 from chanas.errors import ConfigError, SchedulerError, one_line
 from chanas.measuring.fleet import Compute
 from chanas.measuring.messages import Answer, Build, Learn, ModuleFile, OperatorsAt, Request
 from chanas.measuring.remote.tracker import parse_address
-from chanas.measuring.shared.timers import raise_if_killed
+from chanas.measuring.runner import POLL_S, RETURN_WITHIN_S
 from chanas.measuring.shared.turns import Ask
 from chanas.measuring.worker.process import WORKERS, WorkerProcess
 from chanas.scheduler.jobs import WorkerDiedError
@@ -47,7 +47,7 @@ Files = Mapping[str, bytes]
 Found = TypeVar("Found")
 
 _LOCAL = re.compile(r"local(:(?P<num>[1-9]\d*))?")
-_CONNECT_S, _POLL_S, _RETURN_WITHIN_S = 20.0, 1.0, 120.0
+_CONNECT_S = 20.0
 _MAX_TEXT = 200
 
 
@@ -87,7 +87,7 @@ def _contents(folder: Path, library: Path) -> dict[str, bytes]:
 @functools.cache
 def _worker(_thread: int, kind: str) -> WorkerProcess:
     """The process that compiles for a thread of a dask worker: it ends with that thread."""
-    return WorkerProcess(1, sorted(os.sched_getaffinity(0)), WORKERS[kind])
+    return WorkerProcess(1, usable_cores(), WORKERS[kind])
 
 
 def dask_setup(_worker: object) -> None:
@@ -138,8 +138,8 @@ class Cluster:
         target: HardwareTarget,
         *,
         learn: Compute | None = None,
-        poll_s: float = _POLL_S,
-        return_within_s: float = _RETURN_WITHIN_S,
+        poll_s: float = POLL_S,
+        return_within_s: float = RETURN_WITHIN_S,
     ) -> None:
         self._client, self._kind, self._learn = client, target.kind, learn
         self.learns = learn is not None
@@ -191,7 +191,7 @@ class Cluster:
                 path = request.path / Path(name).relative_to(packed.path)
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
-        return raise_if_killed(Answer.from_json(json.loads(answer)))
+        return Answer.from_json(json.loads(answer))
 
     def _result(self, work: Callable[..., Found], *arguments: Any) -> Found:
         from distributed.scheduler import KilledWorker
@@ -279,8 +279,15 @@ def open_cluster(
         try:
             place: str | distributed.LocalCluster = address
             if found is not None:
-                num = int(found["num"] or num_workers)
-                place = stack.enter_context(_local(num))
+                local = distributed.LocalCluster(  # type: ignore[no-untyped-call]
+                    n_workers=int(found["num"] or num_workers),
+                    threads_per_worker=1,
+                    memory_limit=0,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,
+                    preload=[__name__],
+                )
+                place = stack.enter_context(local)
             client = stack.enter_context(
                 distributed.Client(place, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
             )
@@ -293,16 +300,3 @@ def open_cluster(
         cluster = Cluster(client, target, learn=learn)
         stack.callback(cluster.close)
         yield cluster
-
-
-def _local(num: int) -> distributed.LocalCluster:
-    import distributed
-
-    return distributed.LocalCluster(  # type: ignore[no-untyped-call]
-        n_workers=num,
-        threads_per_worker=1,
-        memory_limit=0,
-        dashboard_address=None,
-        silence_logs=logging.CRITICAL,
-        preload=[__name__],
-    )

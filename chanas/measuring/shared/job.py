@@ -32,18 +32,11 @@ class _Token:
 
 
 @dataclass(frozen=True)
-class _Killed:
-    """The end of a process, instead of an end of its turn."""
-
-    error: str
-
-
-@dataclass(frozen=True)
 class _Built:
     """The answer of a build, and the end of the turn in which the tuning passed it on, unless it was at work then."""
 
     answer: Answer
-    rest: Rest | _Killed | None
+    rest: Rest | ProcessKilledError | None
 
 
 class TuningJob:
@@ -78,7 +71,7 @@ class TuningJob:
         self._unwanted: set[int] = set()
         self._has_turn = self._ended = False
         self._num_starts = 1
-        self._killed: _Killed | None = None
+        self._killed: ProcessKilledError | None = None
         self._num_open = 1
         self._num_left = 0
         self._offers: list[Stage] = [self._turn(START, _START_S)]
@@ -98,15 +91,16 @@ class TuningJob:
         if stage.token.start == self._num_starts:
             if outcome.error is not None and not (outcome.died and stage.token.number in self._asks):
                 raise SchedulerError(outcome.error) from outcome.cause
-            self._take(stage.token.number, outcome.value if outcome.error is None else _crash(outcome.error))
+            crash = WorkerError(ErrorKind.CRASH, f"{outcome.error}, as those before it")
+            self._take(stage.token.number, outcome.value if outcome.error is None else Answer(None, crash))
         if self._answers and not (self._has_turn or self._ended):
             self._offers.append(self._turn(LEARN))
         self._num_open += len(self._offers)
         if not (self._num_open or self._ended):
             raise SchedulerError(f"job '{self._client.name}' waits, but not for a build or a timing")
 
-    def _take(self, number: int, found: Rest | _Killed | _Built | Answer) -> None:
-        if isinstance(found, Rest | _Killed):
+    def _take(self, number: int, found: Rest | ProcessKilledError | _Built | Answer) -> None:
+        if isinstance(found, Rest | ProcessKilledError):
             self._has_turn = False
             self._take_rest(found)
             return
@@ -115,9 +109,9 @@ class TuningJob:
             self._take_rest(found.rest)
         else:
             answer = found.answer if isinstance(found, _Built) else found
-            self._answers.append(Answered(number=number, answer=answer))
+            self._answers.append((number, answer))
 
-    def _start_again(self, error: str) -> None:
+    def _start_again(self, error: ProcessKilledError) -> None:
         if self._num_starts == MAX_STARTS:
             raise SchedulerError(f"{error}, as were the {MAX_STARTS - 1} before it")
         with self._at_work:
@@ -127,9 +121,9 @@ class TuningJob:
         self._workers.stop(self._client.name)
         self._offers = [self._turn(START, _START_S)]
 
-    def _take_rest(self, rest: Rest | _Killed) -> None:
-        if isinstance(rest, _Killed):
-            self._start_again(rest.error)
+    def _take_rest(self, rest: Rest | ProcessKilledError) -> None:
+        if isinstance(rest, ProcessKilledError):
+            self._start_again(rest)
             return
         if rest.error is not None:
             raise SchedulerError(rest.error) if rest.lacking is None else ShortageError(rest.error, rest.lacking)
@@ -151,7 +145,7 @@ class TuningJob:
 
     def _build(self, ask: Ask) -> Stage:
         token = _Token(self._num_starts, ask.number)
-        if _is_learning(ask):  # what follows in the tuning is more than a millisecond: a turn
+        if isinstance(ask.request, Learn):  # what follows in the tuning is more than a millisecond: a turn
             work_there = partial(self._answer, token, ask)
             return Stage(LEARN, self._workers.builds_on, work_there, next_resource=HOST, token=token)
         work = partial(self._serve_build, token, ask)
@@ -163,7 +157,7 @@ class TuningJob:
         unit = None if ask.device is None else (ask.device + self._first_device) % num
         return Stage(MEASURE, self._workers.times_on, work, next_resource=HOST, token=token, unit=unit)
 
-    def _serve_turn(self, token: _Token, slot: Slot) -> Rest | _Killed:
+    def _serve_turn(self, token: _Token, slot: Slot) -> Rest | ProcessKilledError:
         """Compute, by the thread of a slot. Answers that come meanwhile are for the next turn."""
         with self._at_work:
             return self._compute(token, slot)
@@ -173,19 +167,21 @@ class TuningJob:
         if not self._at_work.acquire(blocking=False):
             return _Built(answer, None)
         try:
-            return _Built(answer, self._compute(token, slot, Answered(number=ask.number, answer=answer)))
+            return _Built(answer, self._compute(token, slot, (ask.number, answer)))
         finally:
             self._at_work.release()
 
-    def _compute(self, token: _Token, slot: Slot, built: Answered | None = None) -> Rest | _Killed:
-        if self._killed is not None or token.start != self._num_starts:
-            return self._killed or _Killed("")
+    def _compute(self, token: _Token, slot: Slot, built: Answered | None = None) -> Rest | ProcessKilledError:
+        if token.start != self._num_starts:
+            return Rest()  # nothing comes of it: the process that it was for was killed
+        if self._killed is not None:
+            return self._killed
         answers = [self._answers.popleft() for _ in range(len(self._answers))] if built is None else [built]
         try:
             return self._client.turn(slot.core, answers)
         except ProcessKilledError as error:
-            self._killed = _Killed(str(error))
-            return self._killed
+            self._killed = error
+            return error
 
     def _time_it(self, token: _Token, ask: Ask, slot: Slot) -> Answer:
         device = (slot.unit - self._first_device) % len(self._workers.devices)
@@ -201,7 +197,7 @@ class TuningJob:
         from. Alone its busiest resource would be busy all the time."""
         if self._ended:
             return Outlook({}, 0.0)
-        asks = [ask for ask in self._asks.values() if not _is_learning(ask)]
+        asks = [ask for ask in self._asks.values() if not isinstance(ask.request, Learn)]
         num_builds = self._num_left + sum(not ask.times for ask in asks)
         num_timings = self._num_left + len(asks)
         work_s = {HOST: (1 + num_timings) * expected(LEARN)}
@@ -216,12 +212,3 @@ class TuningJob:
         """End its processes."""
         self._client.close()
         self._workers.stop(self._client.name)
-
-
-def _is_learning(ask: Ask) -> bool:
-    return isinstance(ask.request, Learn)
-
-
-def _crash(reason: str) -> Answer:
-    """The answer about what workers died over again and again."""
-    return Answer(None, WorkerError(ErrorKind.CRASH, f"{reason}, as those before it"))

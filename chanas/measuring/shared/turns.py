@@ -33,6 +33,10 @@ LEARN_TIMEOUT_S = 600.0
 _NUM_CHARACTERS = 300
 
 
+Answered = tuple[int, Answer]
+"""The number of a request, and its answer."""
+
+
 # ---- messages -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Ask:
@@ -47,16 +51,8 @@ class Ask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
-    """The answer to the request of this number."""
-
-    number: int
-    answer: Answer
-
-
-@dataclass(frozen=True, kw_only=True)
 class Turn:
-    """The beginning of a turn, on one core."""
+    """The beginning of a turn, on one core, with answers by the numbers of their requests."""
 
     core: int
     answers: tuple[Answered, ...] = ()
@@ -96,7 +92,7 @@ class Client:
 
     Args:
         name: of its job, for errors.
-        command: what Python runs: it serves turns (`serving.main`).
+        command: what Python runs: it serves turns (`main`).
         plan: handed to the process, as JSON.
         log: gets what it prints.
         folder: in which it works; None: this process's.
@@ -257,9 +253,8 @@ class SharedPool:
         """End turns until one of the futures is done."""
         while not any(future.done() for future in futures):
             turn = self._exchange(self._rest())
-            for answered in turn.answers:
-                ask, future = self._open.pop(answered.number)
-                answer = answered.answer
+            for number, answer in turn.answers:
+                ask, future = self._open.pop(number)
                 if ask.times:
                     self.timing_s += answer.wall_s
                 else:
@@ -277,63 +272,48 @@ class SharedPool:
         return Rest(asks=asks, withdrawn=tuple(sorted(cancelled - asked)), renew=renew, num_left=self._num_left)
 
 
-class Turns:
-    """Turns over a pipe.
+def serve_turns(lines: IO[str], rests: IO[str], tune: Tuning, move: Callable[[set[int]], None] = move_to) -> None:
+    """Tune in turns; how it ends is the last thing that is told.
 
     Args:
-        lines: turns come from here.
+        lines: the plan comes from here, then the turns.
         rests: their ends go here.
         move: takes this process to a core.
+
+    Raises:
+        KeyboardInterrupt: there is no further turn, as with Ctrl-C: what was measured is kept.
     """
 
-    def __init__(self, lines: IO[str], rests: IO[str], move: Callable[[set[int]], None] = move_to) -> None:
-        self._lines, self._rests, self._move = lines, rests, move
-
-    def plan(self) -> dict[str, Any]:
-        """The work that is to be done: it comes before the first turn."""
-        plan: dict[str, Any] = json.loads(self._line())
-        return plan
-
-    def begin(self) -> Turn:
-        """Wait for a turn.
-
-        Raises:
-            KeyboardInterrupt: there will be none, as with Ctrl-C: what was measured is kept.
-        """
-        turn: Turn = from_json(Turn, json.loads(self._line()))
-        self._move({turn.core})
-        return turn
-
-    def exchange(self, rest: Rest) -> Turn:
-        """End a turn and wait for the next one."""
-        self.end(rest)
-        return self.begin()
-
-    def end(self, rest: Rest) -> None:
-        """End a turn, maybe the last one."""
-        self._rests.write(json.dumps(to_json(rest)) + "\n")
-        self._rests.flush()
-
-    def _line(self) -> str:
-        line = self._lines.readline()
+    def next_line() -> Any:
+        line = lines.readline()
         if not line:
             raise KeyboardInterrupt
-        return line
+        return json.loads(line)
 
+    def begin() -> Turn:
+        turn: Turn = from_json(Turn, next_line())
+        move({turn.core})
+        return turn
 
-def serve_turns(turns: Turns, tune: Tuning) -> None:
-    """Tune; how it ends is the last thing that is told."""
-    plan = turns.plan()
-    turns.begin()
+    def end(rest: Rest) -> None:
+        rests.write(json.dumps(to_json(rest)) + "\n")
+        rests.flush()
+
+    def exchange(rest: Rest) -> Turn:
+        end(rest)
+        return begin()
+
+    plan = next_line()
+    begin()
     try:
-        rest = Rest(ended=True, result=tune(plan, turns.exchange))
+        rest = Rest(ended=True, result=tune(plan, exchange))
     except ChanasError as error:
         rest = Rest(ended=True, error=str(error), lacking=shortage(error))
     except Exception as error:
         with contextlib.suppress(OSError):  # the log may have no room either
             traceback.print_exc()
         rest = Rest(ended=True, error=describe(error, _NUM_CHARACTERS), lacking=shortage(error))
-    turns.end(rest)
+    end(rest)
 
 
 def main(tune: Tuning) -> None:
@@ -341,6 +321,6 @@ def main(tune: Tuning) -> None:
     rests = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        serve_turns(Turns(sys.stdin, rests), tune)
+        serve_turns(sys.stdin, rests, tune)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,8 +1,11 @@
-"""The machines that several tunings share: slots of this host that compile, each on a core of its own, and devices."""
+"""The machines that several tunings share: slots of this host that compile, each on a core of its own, and devices:
+cores or the GPU of this machine, and devices that a tracker knows."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,21 +13,128 @@ from functools import partial
 from typing import Any
 
 from chanas.core.target import HardwareTarget
-from chanas.devices.cores import kept_off, split_cores
+from chanas.devices.cores import kept_off, split_cores, usable_cores
+from chanas.devices.gpu_use import gpu_of
 from chanas.errors import ConfigError
 from chanas.measuring.fleet import Compute
+from chanas.measuring.locks import device_lock
 from chanas.measuring.messages import Answer
+from chanas.measuring.remote.device import RemoteDevice
 from chanas.measuring.remote.held import HeldDevices
+from chanas.measuring.runner import POLL_S, RunnerLostError, look_for
 from chanas.measuring.shared.cluster import RESOURCE, Cluster, check_cluster, open_cluster
-from chanas.measuring.shared.timers import LocalTimer, RemoteTimer, Timer, raise_if_killed
 from chanas.measuring.shared.turns import Ask
 from chanas.measuring.worker.process import WorkerProcess, worker_command
-from chanas.scheduler.jobs import DEVICE, HOST
+from chanas.scheduler.jobs import DEVICE, HOST, WorkerDiedError
 from chanas.scheduler.pools import PoolMaker
 from chanas.scheduler.resources import Resource
 
 Tell = Callable[[str, int], None]
 """Takes the unit of a resource out of service, or into it again."""
+
+
+class LocalTimer:
+    """Cores of this machine, or its GPU, which time in a process for each tuning: it finds the caches and pages that it
+    would find alone.
+
+    Args:
+        target: what it is.
+        cores: which these processes have.
+        beside: others may time on other cores meanwhile.
+    """
+
+    def __init__(self, target: HardwareTarget, cores: Sequence[int], *, beside: bool = False) -> None:
+        self.cores = tuple(cores)
+        self._target, self._gpu = target, gpu_of(target)
+        self._locked = self.cores if beside else ()
+        self._processes: dict[str, WorkerProcess] = {}
+        self._changed = threading.Lock()
+        self._closed = False
+
+    def answer(self, job: str, ask: Ask) -> Answer:
+        """Time for a tuning, not while another process times here; waiting for that is no part of it."""
+        with self._changed:
+            if job not in self._processes:
+                process = WorkerProcess(self._target.num_threads, self.cores, worker_command(self._target))
+                self._processes[job] = process
+            process = self._processes[job]
+        with device_lock(lambda: self._closed, self._gpu, self._locked):
+            return process.call(ask.request, ask.timeout_s)
+
+    def stop(self, job: str) -> None:
+        """End the process of a tuning, and what it times; the next timing starts another."""
+        with self._changed:
+            process = self._processes.pop(job, None)
+        if process is not None:
+            process.close()
+
+    renew = stop
+
+    def watch(self, changed: Callable[[bool], None]) -> None:
+        """Tell nothing: this machine is not lost."""
+
+    def close(self) -> None:
+        """End all of them."""
+        self._closed = True
+        for job in list(self._processes):
+            self.stop(job)
+
+
+class RemoteTimer:
+    """A device elsewhere, which is held. It times for all tunings in one process there. Once it is lost it is looked
+    for until it is back, or another one of its key and kind in its place.
+
+    Args:
+        poll_s: seconds between two looks.
+    """
+
+    def __init__(self, device: RemoteDevice, poll_s: float = POLL_S) -> None:
+        self._device, self._poll_s = device, poll_s
+        self._tell: Callable[[bool], None] = lambda _is_there: None
+        self._closed = threading.Event()
+        self._job: str | None = None
+
+    def answer(self, job: str, ask: Ask) -> Answer:
+        """Time for a tuning.
+
+        Raises:
+            WorkerDiedError: the device was lost over it.
+            MeasureError: it can't time at all.
+        """
+        self._job = job
+        try:
+            return self._device.call(ask.request, ask.timeout_s)
+        except RunnerLostError as error:
+            self._tell(False)
+            threading.Thread(target=self._look_for_it, daemon=True).start()
+            raise WorkerDiedError(f"a device of key '{self._device.key}' was lost: {error}") from error
+        finally:
+            self._job = None
+
+    def _look_for_it(self) -> None:
+        if look_for(self._device, lambda _reason: not self._closed.wait(self._poll_s)):
+            self._tell(True)
+
+    def renew(self, job: str) -> None:
+        """Do nothing: the process there is one for all."""
+
+    def stop(self, job: str) -> None:
+        """Give up what it times for a tuning, and with it the session, which is taken anew."""
+        if self._job == job:
+            self._device.stop()
+
+    def watch(self, changed: Callable[[bool], None]) -> None:
+        """Tell when the device is lost (False) and when it is there again (True)."""
+        self._tell = changed
+
+    def close(self) -> None:
+        """Release the device."""
+        self._closed.set()
+        self._device.close()
+
+
+Timer = LocalTimer | RemoteTimer
+"""A device: it times for one tuning at a time, by the thread that serves it."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +152,20 @@ class Slot:
         """Carry out a tuning's request.
 
         Raises:
-            WorkerDiedError: the worker was killed, or the device lost.
+            WorkerDiedError: the device was lost, or the worker killed: by somebody, or for want of memory. What a
+                candidate does to its worker ends that in other ways.
         """
         if ask.times:
             assert self.device is not None
-            return self.device.answer(job, ask)
-        if self.cluster is not None:
-            return self.cluster.answer(ask)
-        assert self.builder is not None
-        return raise_if_killed(self.builder.call(ask.request, ask.timeout_s))
+            answer = self.device.answer(job, ask)
+        elif self.cluster is not None:
+            answer = self.cluster.answer(ask)
+        else:
+            assert self.builder is not None
+            answer = self.builder.call(ask.request, ask.timeout_s)
+        if answer.error is not None and answer.error.signal == signal.SIGKILL:
+            raise WorkerDiedError(answer.error.text)
+        return answer
 
 
 Work = Callable[[Slot], Any]
@@ -169,7 +284,7 @@ def open_kinds(
     Raises:
         ConfigError: a device has cores that are not there, or no core is left beside one that a tracker knows.
     """
-    own = split_cores(0)[1]
+    own = usable_cores()
     missing = sorted({core for cores in local for core in cores} - {*own})
     if missing:
         raise ConfigError(f"expected cores among {', '.join(map(str, own))}, got {', '.join(map(str, missing))}")
@@ -195,14 +310,11 @@ def open_kinds(
         builds = None if cluster is None else stack.enter_context(open_cluster(cluster, len(slots), target, learn))
         overlap = builds is not None or bool(hosts) or len(slots) > 1
         kinds = {
-            key: SharedWorkers(slots, _remote(found), f"{DEVICE}@{key}", cluster=builds) for key, found in held.items()
+            key: SharedWorkers(slots, tuple(map(RemoteTimer, found.devices)), f"{DEVICE}@{key}", cluster=builds)
+            for key, found in held.items()
         }
         if devices:
             kinds[""] = SharedWorkers(slots, devices, DEVICE if hosts else HOST, overlap, builds)
         for workers in kinds.values():
             stack.callback(workers.close)
         yield kinds
-
-
-def _remote(held: HeldDevices) -> tuple[Timer, ...]:
-    return tuple(RemoteTimer(device) for device in held.devices)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from chanas.core.target import HardwareTarget, in_batches
-from chanas.core.usage import Usage
+from chanas.core.usage import Place, Usage
 from chanas.devices.cores import split_cores
 from chanas.devices.gpu_use import check_free
 from chanas.devices.host import load_used
 from chanas.errors import ConfigError, SchedulerError
 from chanas.files.writing import write_json
 from chanas.measuring.remote.held import HeldDevices, held_devices
-from chanas.measuring.remote.tracker import parse_address
 from chanas.measuring.runner import RETURN_WITHIN_S
 from chanas.measuring.shared.job import TuningJob
 from chanas.measuring.shared.turns import Client
@@ -113,9 +112,9 @@ def open_machines(
         held = {}
         for device in devices:
             if device.key is not None and device.rpc is not None:
-                usage = usages[device.key][0]
-                place = parse_address(device.rpc), device.key, usage.threads, usage.dtype, device.num
-                held[device.key] = stack.enter_context(held_devices(*place, target=usage.device))
+                place = Place(device.rpc, device.key, device.num)
+                usage = dataclasses.replace(usages[device.key][0], place=place)
+                held[device.key] = stack.enter_context(held_devices(usage))
         local: list[Sequence[int]] = [device.cores for device in devices if device.cores]
         here = [load_used(usage) for usage in usages[""]] if local or not held else []
         check_free(here, shared=False)
@@ -170,8 +169,6 @@ def _run(
     with PoolExecutor(machines.pools()) as executor:
         jobs = _Jobs(plans, machines, executor, folder, command, tell)
         scheduler = jobs.scheduler
-        if plans.policy == "planned":
-            tell("policy planned tries stages ahead that are known before; tunings know none, so that it is slack here")
         jobs.join(plans, Path.cwd())
         with served(folder, partial(obey, scheduler, jobs.add)):
             try:

@@ -189,7 +189,7 @@ def test_another_process_compiles_the_same_kernel(no_build_here: None) -> None:
 
 def test_a_compiler_that_ends_is_a_record_with_its_error() -> None:
     class Dying(Compiler):
-        def answer(self, request: Request, timeout_s: float = 0.0) -> Answer:
+        def call(self, request: Request, timeout_s: float) -> Answer:
             error = WorkerError(ErrorKind.CRASH, "the worker ended with signal 6 (SIGABRT) in compile_point")
             return Answer(None, error, 0.5)
 

@@ -14,12 +14,13 @@ import pytest
 import chanas
 from chanas.compiler.cuda import nvrtc as cuda_nvrtc
 from chanas.core.codec import to_json
+from chanas.core.usage import Place, Usage
 from chanas.devices import cuda_runtime
 from chanas.devices.target_files import describe_target
-from chanas.errors import ChanasError, MeasureError, TargetError
+from chanas.errors import MeasureError, TargetError
 from chanas.measuring.messages import Answer, ErrorKind, Measure, Request, WorkerError
 from chanas.measuring.remote import device as remote
-from chanas.measuring.remote.device import Description, RemoteDevice, check_alike, what_it_is
+from chanas.measuring.remote.device import Description, RemoteDevice, what_it_is
 from chanas.measuring.remote.link import Submit
 from chanas.measuring.remote.tracker import Address
 from chanas.measuring.runner import RunnerLostError
@@ -68,11 +69,19 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "POLL_S", 0.01)
 
 
-def device(script: Script, return_within_s: float = 0.05) -> RemoteDevice:
+PI4_THERE = Usage(place=Place("tracker:1", "pi4"))
+
+
+def device(script: Script) -> RemoteDevice:
     def linked() -> WorkerProcess:
         return script  # type: ignore[return-value]
 
-    return RemoteDevice(Address("tracker", 1), "pi4", 1, "f32", return_within_s=return_within_s, link=linked)
+    return RemoteDevice(PI4_THERE, link=linked)
+
+
+def connect(described: dict[str, Any], **more: Any) -> Description:
+    """Take a device that describes itself so."""
+    return device(Script(connect=[{"device": described, **more}])).connect()
 
 
 def connected(script: Script) -> RemoteDevice:
@@ -86,12 +95,6 @@ def test_an_answer_is_the_devices_own() -> None:
     script = Script(submit=[PENDING], wait=[PENDING, DONE])
     assert connected(script).call(TIMING, 1.0) == Answer({"seconds": 1.0}, None, 0.1)
     assert script.asked == ["connect", "submit", "wait", "wait"]
-
-
-def test_a_device_knows_how_many_there_are() -> None:
-    there = device(Script())
-    there.connect()
-    assert (there.num_devices, there.num_free) == (4, 2)
 
 
 def test_an_error_of_the_kernel_is_no_loss_of_the_device() -> None:
@@ -154,27 +157,28 @@ def test_a_call_that_is_given_up_comes_back_at_once() -> None:
 
 
 # ---- who is there ---------------------------------------------------------------------------------------------------
+def test_a_device_knows_how_many_there_are_and_whether_it_is_this_machine() -> None:
+    there, here = connected(Script()), connected(Script(connect=[{"device": {**THERE, "boot": "b"}}]))
+    assert (there.num_devices, there.num_free) == (4, 2)
+    assert (there.is_local, here.is_local) == (False, True)
+
+
 def test_a_key_without_a_device_is_told_at_once() -> None:
     script = Script(connect=["MeasureError: no device of key 'pi4' at tracker tracker:1; it has: jetson"])
     with pytest.raises(MeasureError, match=r"^no device of key 'pi4' at tracker tracker:1; it has: jetson$"):
-        device(script, return_within_s=60.0).connect()
+        device(script).connect()
 
 
-def test_busy_devices_are_waited_for() -> None:
-    script = Script(connect=[BUSY, BUSY, {"device": THERE}])
-    assert device(script, return_within_s=20.0).connect().target == HOST
-    with pytest.raises(MeasureError, match=r"became free within 0.05 s \(busy: all 2 of them are in use\)"):
-        device(Script(connect=[BUSY])).connect()
+AWAY, OTHER = "MeasureError: no tracker answers", "MeasureError: no device of key 'pi4'"
 
 
-def test_while_a_busy_device_is_waited_for_the_tracker_may_go_and_come_back() -> None:
-    away = "MeasureError: no tracker answers"
-    script = Script(connect=[BUSY, away, "MeasureError: no device of key 'pi4'", {"device": THERE}])
-    assert device(script, return_within_s=20.0).connect().target == HOST
-    with pytest.raises(
-        MeasureError, match=r"became free within 0.05 s \(no tracker answers\); what was measured is kept"
-    ):
-        device(Script(connect=[BUSY, away])).connect()
+@pytest.mark.parametrize("looks", [[BUSY, BUSY], [BUSY, AWAY, OTHER]], ids=["busy", "then without a tracker"])
+def test_a_busy_device_is_waited_for_while_the_tracker_may_go_and_come_back(looks: list[Any]) -> None:
+    script = Script(connect=[*looks, {"device": THERE}])
+    assert device(script).connect().target == HOST
+    reason = "no tracker answers" if AWAY in looks else "busy: all 2 of them are in use"
+    with pytest.raises(MeasureError, match=rf"became free within 0.05 s \({reason}\); what was measured is kept"):
+        device(Script(connect=looks[:2])).connect(0.05)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +195,7 @@ def test_while_a_busy_device_is_waited_for_the_tracker_may_go_and_come_back() ->
 )
 def test_a_device_that_does_not_fit_is_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(TargetError, match=message):
-        device(Script(connect=[{"device": {**THERE, **change}}])).connect()
+        connect({**THERE, **change})
 
 
 def test_a_board_of_another_processor_is_built_for_where_something_links_for_it(
@@ -199,13 +203,13 @@ def test_a_board_of_another_processor_is_built_for_where_something_links_for_it(
 ) -> None:
     linkers: dict[str, str] = {"aarch64-linux-gnu": "a linker"}
     monkeypatch.setattr(remote, "find_linker", linkers.get)
-    found = device(Script(connect=[{"device": {**THERE, **BOARD}}])).connect()
+    found = connect({**THERE, **BOARD})
     assert (found.target.mcpu, found.target.mtriple) == ("cortex-a72", "aarch64-linux-gnu")
     linkers.clear()
     with pytest.raises(
         TargetError, match=r"^the device is of another kind .* and no cross linker for aarch64-linux-gnu"
     ):
-        device(Script(connect=[{"device": {**THERE, **BOARD}}])).connect()
+        connect({**THERE, **BOARD})
 
 
 # ---- GPUs -----------------------------------------------------------------------------------------------------------
@@ -230,11 +234,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_gpu_is_built_for_whatever_processor_is_beside_it(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "find_linker", lambda _triple: None)
-    found = device(Script(connect=[{"device": {**WITH_GPU, "llvm_cpu": "sapphirerapids"}}])).connect()
+    found = connect({**WITH_GPU, "llvm_cpu": "sapphirerapids"})
     assert (found.target, asked) == (H100, ["sm_90"])
     arm = dataclasses.replace(H100, mtriple="aarch64-linux-gnu")
     with pytest.raises(TargetError, match="and no cross linker for aarch64-linux-gnu was found"):
-        device(Script(connect=[{"device": {**WITH_GPU, **BOARD, "target": arm.to_json()}}])).connect()
+        connect({**WITH_GPU, **BOARD, "target": arm.to_json()})
 
 
 @pytest.mark.parametrize(
@@ -257,12 +261,12 @@ def test_a_gpu_that_no_compiler_here_knows_is_one_line(asked: list[str]) -> None
     assert H100.gpu is not None
     newer = dataclasses.replace(H100, gpu=dataclasses.replace(H100.gpu, arch="sm_200"))
     with pytest.raises(TargetError, match=r"^no compiler here has architecture 'sm_200'$"):
-        device(Script(connect=[{"device": {**WITH_GPU, "target": newer.to_json()}}])).connect()
+        connect({**WITH_GPU, "target": newer.to_json()})
     assert asked == ["sm_200"]
 
 
 def test_a_gpu_that_others_use_is_warned_of(asked: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    device(Script(connect=[{"device": WITH_GPU, "warning": "the GPU is busy: times are of both"}])).connect()
+    connect(WITH_GPU, warning="the GPU is busy: times are of both")
     assert caplog.messages == ["a device of key 'pi4': the GPU is busy: times are of both"]
     assert asked == ["sm_90"]
 
@@ -272,21 +276,6 @@ def test_what_comes_back_must_be_of_the_same_kind() -> None:
     script = Script(connect=[{"device": THERE}, {"device": other}])
     there = connected(script)
     there.stop()
-    with pytest.raises(TargetError, match=r"the devices of key 'pi4' are of different kinds: .* and a toaster"):
+    with pytest.raises(TargetError, match=r"the devices of key 'pi4' are of different kinds: .* and a toaster .* own$"):
         there.restore()
     assert not there.is_there
-
-
-def test_a_device_may_be_this_machine() -> None:
-    there, here = device(Script()), device(Script(connect=[{"device": {**THERE, "boot": "b"}}]))
-    there.connect()
-    here.connect()
-    assert (there.is_local, here.is_local) == (False, True)
-
-
-def test_devices_of_a_key_are_alike() -> None:
-    one = Description.from_json(THERE)
-    check_alike(one, one, "pi4")
-    slower = dataclasses.replace(one, target=dataclasses.replace(HOST, fingerprint="0123456789ab"))
-    with pytest.raises(ChanasError, match="give each kind a key of its own"):
-        check_alike(one, slower, "pi4")

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import chanas
+from chanas.core.usage import Place, Usage
 from chanas.devices.cores import split_cores
 from chanas.errors import ChanasError, ConfigError, MeasureError, TargetError
 from chanas.measuring.remote import held as module
 from chanas.measuring.remote.device import Description
 from chanas.measuring.remote.held import held_devices
-from chanas.measuring.remote.tracker import Address
 
 from ...compiler.workbench import HOST
 
@@ -27,7 +27,7 @@ WITHIN_S = 20.0
 # ---- taking them ----------------------------------------------------------------------------------------------------
 HERE = Description(HOST, "1", chanas.__version__, "znver4", "x86_64", "b")
 TOASTER = dataclasses.replace(HERE, target=dataclasses.replace(HOST, device="a toaster", fingerprint="0123456789ab"))
-TRACKER = Address("tracker", 1)
+PI4, TWO = (Usage(place=Place("tracker:1", "pi4", num)) for num in (None, 2))
 
 
 class Tracker:
@@ -74,7 +74,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tracker]:
 
 def test_all_that_are_free_are_taken_and_given_back(tracker: Any) -> None:
     there = tracker(HERE, HERE, HERE, num_busy=2)
-    with held_devices(TRACKER, "pi4") as held:
+    with held_devices(PI4) as held:
         assert (len(held.devices), held.target.name) == (3, "cpu@pi4")
         assert len(there.held) == 3
         with held.pool(held.target) as pool:
@@ -86,7 +86,7 @@ def test_all_that_are_free_are_taken_and_given_back(tracker: Any) -> None:
 def test_a_device_that_is_this_machine_keeps_its_cores_and_all_build_for_others(tracker: Any, is_local: bool) -> None:
     tracker(HERE).is_local = is_local
     before = os.sched_getaffinity(0)
-    with held_devices(TRACKER, "pi4") as held, held.pool(held.target) as pool:
+    with held_devices(PI4) as held, held.pool(held.target) as pool:
         assert (pool.num_builders, pool.overlap) == (
             (len(OTHERS or TIMING), bool(OTHERS)) if is_local else (len(TIMING + OTHERS), True)
         )
@@ -95,29 +95,38 @@ def test_a_device_that_is_this_machine_keeps_its_cores_and_all_build_for_others(
 
 def test_as_many_as_are_asked_for_are_taken(tracker: Any) -> None:
     there = tracker(HERE, HERE, HERE)
-    with held_devices(TRACKER, "pi4", num_devices=2) as held:
+    with held_devices(TWO) as held:
         assert (len(held.devices), len(there.free)) == (2, 1)
 
 
-def test_one_that_was_taken_meanwhile_is_not_waited_for(tracker: Any, caplog: pytest.LogCaptureFixture) -> None:
-    tracker(HERE, MeasureError("busy: all 2 of them are in use"))
-    with held_devices(TRACKER, "pi4") as held:
-        assert len(held.devices) == 1
-    assert "a device of key 'pi4' is left out: busy" in caplog.text
+OTHER_TVM = TargetError("the device has TVM 2, here it is 1; install the same on both")
+NOBODY = MeasureError("no device of key 'pi4' at tracker tracker:1; it has: jetson")
 
 
-def test_one_of_another_kind_is_left_out_by_name_and_given_back(tracker: Any, caplog: pytest.LogCaptureFixture) -> None:
-    there = tracker(HERE, TOASTER, HERE)
-    with held_devices(TRACKER, "pi4") as held:
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (MeasureError("busy: all 2 of them are in use"), "busy"),  # taken by somebody else meanwhile
+        (TOASTER, f"{HOST.device} ({HOST.fingerprint}) and a toaster (0123456789ab); give each kind a key"),
+        (OTHER_TVM, str(OTHER_TVM)),
+    ],
+    ids=["taken", "of another kind", "with another compiler"],
+)
+def test_one_that_cannot_be_had_is_left_out_by_name(
+    tracker: Any, caplog: pytest.LogCaptureFixture, other: Any, why: str
+) -> None:
+    there = tracker(HERE, other, HERE)
+    with held_devices(PI4) as held:
         assert (len(held.devices), len(there.held)) == (2, 2)
-    assert f"{HOST.device} ({HOST.fingerprint}) and a toaster (0123456789ab); give each kind a key" in caplog.text
+    assert caplog.text.count("a device of key 'pi4' is left out: ") == 1
+    assert why in caplog.text
 
 
 def test_one_of_another_kind_is_refused_where_it_is_asked_for(tracker: Any) -> None:
     there = tracker(HERE, TOASTER)
     with (
         pytest.raises(TargetError, match=r"the devices of key 'pi4' are of different kinds: .* and a toaster"),
-        held_devices(TRACKER, "pi4", num_devices=2),
+        held_devices(TWO),
     ):
         pass
     assert there.held == []
@@ -126,24 +135,13 @@ def test_one_of_another_kind_is_refused_where_it_is_asked_for(tracker: Any) -> N
 def test_more_than_there_are_is_one_line(tracker: Any) -> None:
     there = tracker(HERE, HERE, num_busy=1)
     message = "expected 4 devices of key 'pi4' at tracker tracker:1, it has 3"
-    with pytest.raises(ConfigError, match=message), held_devices(TRACKER, "pi4", num_devices=4):
+    with pytest.raises(ConfigError, match=message), held_devices(Usage(place=Place("tracker:1", "pi4", 4))):
         pass
     assert there.held == []
-
-
-OTHER_TVM = TargetError("the device has TVM 2, here it is 1; install the same on both")
-NOBODY = MeasureError("no device of key 'pi4' at tracker tracker:1; it has: jetson")
 
 
 @pytest.mark.parametrize("error", [OTHER_TVM, NOBODY])
 def test_without_a_first_device_there_is_one_line(tracker: Any, error: ChanasError) -> None:
     tracker(error)
-    with pytest.raises(type(error), match=str(error)), held_devices(TRACKER, "pi4"):
+    with pytest.raises(type(error), match=str(error)), held_devices(PI4):
         pass
-
-
-def test_one_with_another_compiler_is_left_out_by_name(tracker: Any, caplog: pytest.LogCaptureFixture) -> None:
-    tracker(HERE, OTHER_TVM)
-    with held_devices(TRACKER, "pi4") as held:
-        assert len(held.devices) == 1
-    assert f"is left out: {OTHER_TVM}" in caplog.text

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -26,12 +27,14 @@ from chanas.devices.host import host_triple
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring.fleet import Fleet
-from chanas.measuring.messages import Crash, Hang, Ping
+from chanas.measuring.messages import Hang, Ping
 from chanas.measuring.remote.device import RemoteDevice
-from chanas.measuring.remote.held import held_devices
+from chanas.measuring.remote.held import HeldDevices, held_devices
 from chanas.measuring.remote.tracker import Address, device_groups
 from chanas.measuring.runner import RunnerLostError
 from chanas.operators.workload import Workload
+from chanas.prescheduler.tables.lut import PrescheduleSummary
+from chanas.testing.runners import Run, RunnerContract
 from chanas.workflows.models.chain import Model
 from chanas.workflows.searching.search import search
 from chanas.workflows.searching.sources import AccuracyFile, AccuracySource, open_source
@@ -42,6 +45,11 @@ from ...compiler.workbench import CHOICES, HOST, NANO, NUM_CLASSES, Workbench, f
 pytestmark = pytest.mark.rpc
 KEY = "here"
 SMALL = Workload("pointwise", 7, 32, 32, epilogue="relu")
+
+
+def at(tracker: Address, key: str = KEY) -> Usage:
+    """The use of devices there, on one thread."""
+    return Usage(place=Place(str(tracker), key))
 
 
 def until(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
@@ -111,7 +119,7 @@ def pair(tracker: Address, server: psutil.Process) -> Iterator[list[subprocess.P
 
 @pytest.fixture
 def device(tracker: Address, server: psutil.Process) -> Iterator[RemoteDevice]:
-    remote = RemoteDevice(tracker, KEY, 1, "f32", return_within_s=60.0)
+    remote = RemoteDevice(at(tracker))
     remote.connect()
     yield remote
     remote.close()
@@ -143,13 +151,12 @@ def test_a_kernel_is_checked_and_timed(device: RemoteDevice, workbench: Workbenc
     assert answer.timing.max_error < 1e-4
 
 
-def test_a_kernel_that_crashes_or_hangs_takes_its_worker_only(device: RemoteDevice) -> None:
-    first = pid_of(device)
-    assert "SIGSEGV" in str(device.call(Crash(), 60.0).error)
-    second = pid_of(device)
-    assert str(device.call(Hang(), 3.0).error) == "timeout: hang took more than 3 s"
-    assert len({first, second, pid_of(device)}) == 3
-    assert device.num_lost == 0
+class TestOverRPC(RunnerContract):
+    @pytest.fixture
+    def run(self, device: RemoteDevice) -> Iterator[Run]:
+        """Whatever becomes of a request, the device is not lost, and its worker is replaced at most."""
+        yield device.call
+        assert device.num_lost == 0
 
 
 def test_a_session_that_is_killed_loses_only_what_it_timed(device: RemoteDevice, server: psutil.Process) -> None:
@@ -185,7 +192,7 @@ def test_a_server_of_another_kind_is_told(tracker: Address, server: psutil.Proce
     stock = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         assert until(lambda: any(g.key == "stock" and g.num_free for g in device_groups(tracker)))
-        remote = RemoteDevice(tracker, "stock", 1, "f32")
+        remote = RemoteDevice(at(tracker, "stock"))
         with pytest.raises(MeasureError, match="the server of key 'stock' is not one of `chanas device serve`"):
             remote.connect()
         remote.close()
@@ -194,23 +201,22 @@ def test_a_server_of_another_kind_is_told(tracker: Address, server: psutil.Proce
         stock.wait()
 
 
-def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, tmp_path: Path) -> None:
-    run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
-    with held_devices(tracker, KEY) as held:
-        summary = fill_table(
-            run,
-            NANO,
-            held.target,
-            NUM_CLASSES,
-            trials=3,
-            sub_spaces=narrow,
-            cost_model="random",
-            open_pool=held.pool,
-        )
-    assert summary.path == run.luts / f"cpu@{KEY}.json"
+def filled(run: RunDirectory, held: HeldDevices) -> PrescheduleSummary:
+    """A small table that the devices have measured, every row of it."""
+    narrow = NANO.sub_spaces[:1]
+    quickly: dict[str, Any] = {"trials": 3, "sub_spaces": narrow, "cost_model": "random", "open_pool": held.pool}
+    summary = fill_table(run, NANO, held.target, NUM_CLASSES, **quickly)
     assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}
-    assert summary.lut.header.target.fingerprint == HOST.fingerprint
     assert summary.num_failed_trials == 0
+    return summary
+
+
+def test_a_table_is_measured_over_rpc(tracker: Address, server: psutil.Process, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    with held_devices(at(tracker)) as held:
+        summary = filled(run, held)
+    assert summary.path == run.luts / f"cpu@{KEY}.json"
+    assert summary.lut.header.target.fingerprint == HOST.fingerprint
     space = save_space(NANO, tmp_path / "nano.yaml")
     table = open_table(run=run, usage=Usage(place=Place(key=KEY)), space=space)
     checked = check(table, num_rows=2, place=Place(str(tracker), KEY), progress=False)
@@ -260,35 +266,23 @@ def accuracies(run: RunDirectory, folder: Path, target: str) -> AccuracySource:
     )
 
 
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [((f"cpu@{KEY}",), {"key": KEY}), ((f"cpu@{KEY}", f"cpu-2t@{KEY}"), {})],
+    ids=["one table", "used in two ways"],
+)
 def test_finalists_of_a_search_are_measured_on_the_device(
-    tracker: Address, server: psutil.Process, tmp_path: Path
+    tracker: Address, server: psutil.Process, tmp_path: Path, names: tuple[str, ...], place: dict[str, str]
 ) -> None:
-    run, there = RunDirectory(tmp_path / "run"), dataclasses.replace(HOST, name=f"cpu@{KEY}")
-    random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(there.name))
-    bundle = search(
-        run,
-        source=accuracies(run, tmp_path, there.name),
-        latency_s=1.0,
-        usage=Usage(place=Place(rpc=str(tracker), key=KEY)),
-        config=QUICK_SEARCH,
-        progress=False,
-    )
-    assert bundle.targets == (f"cpu@{KEY}",)
-    assert 0.0 < bundle.measured["latency_s"] < 1.0
-
-
-def test_one_network_is_measured_on_a_device_used_in_two_ways(
-    tracker: Address, server: psutil.Process, tmp_path: Path
-) -> None:
-    run, names = RunDirectory(tmp_path / "run"), (f"cpu@{KEY}", f"cpu-2t@{KEY}")
+    run = RunDirectory(tmp_path / "run")
     for name in names:
         there = dataclasses.replace(HOST, name=name, num_threads=2 if "2t" in name else 1)
         random_lut(CHOICES, CHOICES.all_blocks(NUM_CLASSES), there).save(run.lut(name))
     bundle = search(
         run,
         source=accuracies(run, tmp_path, names[0]),
-        latency_s=dict.fromkeys(names, 1.0),
-        usage=Usage(place=Place(rpc=str(tracker))),
+        latency_s=1.0 if place else dict.fromkeys(names, 1.0),
+        usage=Usage(place=Place(rpc=str(tracker), **place)),
         config=QUICK_SEARCH,
         progress=False,
     )
@@ -300,8 +294,7 @@ def test_one_network_is_measured_on_a_device_used_in_two_ways(
 def test_two_devices_time_and_one_goes_on_alone(
     tracker: Address, pair: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    run, narrow = RunDirectory(tmp_path / "run"), NANO.sub_spaces[:1]
-    with held_devices(tracker, "pair") as held:
+    with held_devices(at(tracker, "pair")) as held:
         assert len(held.devices) == 2
         with held.pool(held.target) as pool:
             pings = [pool.measure(Ping(), 60.0, device).result() for device in (0, 1)]
@@ -315,15 +308,4 @@ def test_two_devices_time_and_one_goes_on_alone(
             lost.kill()
             answer = hanging.result(120.0)  # begun anew by the other one, where it takes its full time
             assert (answer.device, str(answer.error)) == (1, "timeout: hang took more than 8 s")
-        summary = fill_table(
-            run,
-            NANO,
-            held.target,
-            NUM_CLASSES,
-            trials=3,
-            sub_spaces=narrow,
-            cost_model="random",
-            open_pool=held.pool,
-        )
-    assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}
-    assert summary.num_failed_trials == 0
+        filled(RunDirectory(tmp_path / "run"), held)

@@ -57,6 +57,10 @@ def servers(tracker: Address) -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
+def gpus(tracker: Address, num: int | None = None) -> Usage:
+    return Usage("cuda", place=Place(str(tracker), KEY, num))
+
+
 @pytest.fixture(autouse=True)
 def _builders(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_worker(monkeypatch, "cuda", WORKER)
@@ -65,7 +69,7 @@ def _builders(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("servers")
 def test_two_gpus_time_what_is_built_here(tracker: Address, tmp_path: Path) -> None:
     workload, case, library = WORKLOADS[1], tmp_path / "case.npz", tmp_path / "kernel.so"
-    with held_devices(tracker, KEY, dtype="f32", target="cuda") as held:
+    with held_devices(gpus(tracker)) as held:
         assert (len(held.devices), held.target.name) == (2, f"cuda@{KEY}")
         assert held.target.gpu == found().features
         case_of(workload, held.target).save(case)
@@ -90,7 +94,7 @@ def test_a_client_that_asks_for_a_processor_is_told(tracker: Address) -> None:
         pytest.raises(
             MeasureError, match=rf"^a device of key '{KEY}' can't be used: it serves its GPU .* --target cuda"
         ),
-        held_devices(tracker, KEY),
+        held_devices(Usage(place=Place(str(tracker), KEY))),
     ):
         pass
 
@@ -99,11 +103,11 @@ def test_a_client_that_asks_for_a_processor_is_told(tracker: Address) -> None:
 def test_a_processor_under_the_key_of_gpus_is_left_out_by_name(
     tracker: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with held_devices(tracker, KEY, target="cuda", num_devices=1):  # the processor comes behind the GPUs
+    with held_devices(gpus(tracker, 1)):  # the processor comes behind the GPUs
         processor = serving(tracker, KEY)
         try:
             assert until(lambda: num_free(tracker, KEY) == 2)
-            with caplog.at_level(logging.WARNING), held_devices(tracker, KEY, target="cuda") as held:
+            with caplog.at_level(logging.WARNING), held_devices(gpus(tracker)) as held:
                 assert len(held.devices) == 1
         finally:
             processor.terminate()

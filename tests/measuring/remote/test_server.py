@@ -18,7 +18,7 @@ from processors import CPUINFO
 
 import chanas
 from chanas.core.codec import to_json
-from chanas.core.processor import host_processor, parse_cpuinfo
+from chanas.core.processor import parse_cpuinfo
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.devices import host
 from chanas.devices.host import host_triple
@@ -83,28 +83,31 @@ def single(library: str = "ab.so", case: str = "ef.npz") -> dict[str, Any]:
     return {"library": {"is_folder": False, "names": {"kernel.so": library}}, "case": case}
 
 
-def call(session: Session, request: Request, **files: Any) -> dict[str, Any]:
-    answer = json.loads(session.call(text(request, **files)))
+def answer_of(session: Session, answer: dict[str, Any]) -> dict[str, Any]:
     while "pending" in answer:
         answer = json.loads(session.wait())
-    return dict(answer)
+    return answer
 
 
-def test_a_device_says_what_it_is(session: Session) -> None:
-    told = json.loads(session.describe('{"num_threads": 1, "dtype": "f32"}'))["result"]
-    here = host_processor()
-    expected = dataclasses.replace(HOST, mcpu=here.mcpu, mattr=here.mattr, mtriple=host_triple())
-    assert HardwareTarget.from_json(told["target"]) == expected
-    assert told["llvm_cpu"] == here.compiled_for
-    assert (told["tvm"], told["chanas"]) == (tvm_version(), chanas.__version__)
+def call(session: Session, request: Request, **files: Any) -> dict[str, Any]:
+    return answer_of(session, json.loads(session.call(text(request, **files))))
 
 
-def test_a_device_says_what_its_processors_flags_say(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def told(session: Session, **asked: Any) -> dict[str, Any]:
+    """What a device says of itself."""
+    return dict(json.loads(session.describe(json.dumps(asked))))
+
+
+def test_a_device_says_what_it_is_by_the_flags_of_its_processor(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device_server, "host_processor", lambda: parse_cpuinfo(CPUINFO["cooper-lake"]))
-    told = json.loads(session.describe('{"num_threads": 1, "dtype": "f32"}'))["result"]
-    target = HardwareTarget.from_json(told["target"])
-    assert (target.mcpu, target.mattr) == ("cascadelake", ("+avx512bf16",))
-    assert told["llvm_cpu"] == "cascadelake +avx512bf16"
+    found = told(session, num_threads=1, dtype="f32")["result"]
+    flags = {"mcpu": "cascadelake", "mattr": ("+avx512bf16",)}
+    expected = dataclasses.replace(HOST, mtriple=host_triple(), **flags)  # type: ignore[arg-type]
+    assert HardwareTarget.from_json(found["target"]) == expected
+    assert found["llvm_cpu"] == "cascadelake +avx512bf16"
+    assert (found["tvm"], found["chanas"]) == (tvm_version(), chanas.__version__)
 
 
 @pytest.mark.parametrize(("free", "room"), [(100, 25), (1 << 50, 4 << 30)])
@@ -116,7 +119,7 @@ def test_a_device_says_what_may_be_left_with_it(
         return SimpleNamespace(free=free)
 
     monkeypatch.setattr(device_server.shutil, "disk_usage", usage)
-    assert json.loads(session.describe("{}"))["result"]["room_bytes"] == room
+    assert told(session)["result"]["room_bytes"] == room
 
 
 # ---- a GPU ----------------------------------------------------------------------------------------------------------
@@ -127,10 +130,6 @@ def gpu_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     return Session(GPU, lambda name: str(tmp_path / name))
 
 
-def told(session: Session, **asked: Any) -> dict[str, Any]:
-    return dict(json.loads(session.describe(json.dumps(asked))))
-
-
 def test_a_gpu_says_what_it_is(gpu_session: Session) -> None:
     used = HardwareTarget.from_json(told(gpu_session, target="cuda", dtype="f16")["result"]["target"])
     assert (used.gpu, used.fingerprint, used.name) == (GPU.gpu, GPU.fingerprint, "h100-f16")
@@ -138,15 +137,19 @@ def test_a_gpu_says_what_it_is(gpu_session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("which", "asked", "says"),
     [
-        ({"target": "cpu"}, f"it serves its GPU ({GPU.device}); add --target cuda"),
-        ({"target": "cuda", "num_threads": 2}, "expected 1 thread for a GPU, got 2"),
-        ({"target": "cuda", "dtype": "bf16"}, "unknown dtype of a GPU 'bf16'; known: f16, f32, tf32"),
+        ("gpu_session", {"target": "cpu"}, f"it serves its GPU ({GPU.device}); add --target cuda"),
+        ("gpu_session", {"target": "cuda", "num_threads": 2}, "expected 1 thread for a GPU, got 2"),
+        ("gpu_session", {"dtype": "bf16"}, "unknown dtype of a GPU 'bf16'; known: f16, f32, tf32"),
+        ("session", {"target": "cuda"}, f"it serves its processor ({HOST.device}), and --target cuda asks for a GPU;"),
+        ("session", {"num_threads": 100000, "dtype": "f32"}, "expected between 1 and"),
     ],
 )
-def test_a_gpu_says_in_one_line_what_it_cannot_be(gpu_session: Session, asked: dict[str, Any], says: str) -> None:
-    assert told(gpu_session, **asked)["error"]["text"] == says
+def test_a_device_says_in_one_line_what_it_cannot_be(
+    which: str, asked: dict[str, Any], says: str, request: pytest.FixtureRequest
+) -> None:
+    assert told(request.getfixturevalue(which), **asked)["error"]["text"].startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -166,12 +169,14 @@ def test_who_only_wants_to_know_is_told(gpu_session: Session) -> None:
     assert told(gpu_session)["result"]["target"]["device"] == GPU.device
 
 
-def test_a_processor_is_no_gpu(session: Session) -> None:
-    answer = told(session, target="cuda")
-    says = f"it serves its processor ({HOST.device}), and --target cuda asks for a GPU;"
-    assert answer["error"]["text"].startswith(says)
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is in use is looked at again and again, for a moment."""
+    monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(device_server, "_LEFT_WITHIN_S", 0.05)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_gpu_that_others_use_is_refused_or_shared(gpu_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def require_free(shared: bool) -> str:
         if not shared:
@@ -179,12 +184,11 @@ def test_a_gpu_that_others_use_is_refused_or_shared(gpu_session: Session, monkey
         return "times are of both"
 
     monkeypatch.setattr(device_server, "require_free", require_free)
-    monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(device_server, "_LEFT_WITHIN_S", 0.01)
     assert told(gpu_session, target="cuda")["error"]["text"] == "the GPU is busy"
     assert told(gpu_session, target="cuda", shared=True)["result"]["warning"] == "times are of both"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_session_before_is_given_time_to_leave_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([TargetError("busy"), TargetError("busy"), None])
 
@@ -194,8 +198,6 @@ def test_the_session_before_is_given_time_to_leave_the_gpu(monkeypatch: pytest.M
             raise answer
 
     monkeypatch.setattr(device_server, "require_free", require_free)
-    monkeypatch.setattr(device_server, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(device_server, "_LEFT_WITHIN_S", 20.0)
     assert wait_until_free(shared=False) is None
 
 
@@ -217,11 +219,6 @@ def test_a_gpu_is_timed_on_by_a_worker_of_its_own_and_under_its_own_lock(
     assert locked == ["3"]
 
 
-def test_a_device_says_in_one_line_what_it_cannot_be(session: Session) -> None:
-    told = json.loads(session.describe('{"num_threads": 100000, "dtype": "f32"}'))
-    assert told["error"]["text"].startswith("expected between 1 and")
-
-
 def test_uploaded_files_get_their_names_back_for_a_call(session: Session, worker: Noting, tmp_path: Path) -> None:
     for name in ("ab.so", "cd.so", "ef.npz"):
         (tmp_path / name).write_text(name)
@@ -233,12 +230,7 @@ def test_uploaded_files_get_their_names_back_for_a_call(session: Session, worker
     assert timeout_s == 3.0
     assert request == dataclasses.replace(TIMING, library=request.library, case=tmp_path / "ef.npz")
     assert worker.files == [["kernel.so"], ["0.so", "1.so"]]
-
-
-def test_a_call_leaves_nothing_but_the_uploaded_files(session: Session, tmp_path: Path) -> None:
-    (tmp_path / "ab.so").touch()
-    call(session, TIMING, **single())
-    assert [p.name for p in tmp_path.iterdir()] == ["ab.so"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ab.so", "cd.so", "ef.npz"]  # nothing of the calls is left
 
 
 def test_a_long_call_is_waited_for_in_heartbeats(session: Session, worker: Noting) -> None:
@@ -246,10 +238,7 @@ def test_a_long_call_is_waited_for_in_heartbeats(session: Session, worker: Notin
     assert json.loads(session.call(text(Ping()))) == {"pending": True}
     assert json.loads(session.wait()) == {"pending": True}
     worker.may_answer.set()
-    answer: dict[str, Any] = {"pending": True}
-    while "pending" in answer:
-        answer = json.loads(session.wait())
-    assert answer["result"]["wall_s"] == 0.5
+    assert answer_of(session, {"pending": True})["result"]["wall_s"] == 0.5
 
 
 @pytest.mark.parametrize("name", ["../ab.so", "/etc/passwd", "", "sub/ab.so"])

@@ -32,7 +32,7 @@ class Script:
 
     def turn(self, core: int, answers: Sequence[Answered]) -> Rest:
         assert core == 7
-        self.heard.append([answered.number for answered in answers])
+        self.heard.append([number for number, _ in answers])
         self.answers += answers
         rest = self._rests.pop(0)
         if isinstance(rest, SchedulerError):
@@ -70,9 +70,19 @@ def asks(*kinds: str, first: int = 0) -> tuple[Ask, ...]:
     return tuple(Ask(number=n, times=k == MEASURE, timeout_s=1.0, request=Ping()) for n, k in numbered)
 
 
-def job_of(script: Script, *timers: Timers, times_on: str = DEVICE, **options: Any) -> TuningJob:
-    workers = SharedWorkers((), cast(Any, timers or (Timers(),)), times_on)
+CLUSTER = cast(Any, object())
+
+
+def job_of(script: Script, *timers: Timers, times_on: str = DEVICE, cluster: Any = None, **options: Any) -> TuningJob:
+    workers = SharedWorkers((), cast(Any, timers or (Timers(),)), times_on, cluster=cluster)
     return TuningJob(cast(Client, script), workers, **options)
+
+
+def begun(*rests: Rest | SchedulerError, **options: Any) -> tuple[TuningJob, Script, list[Stage]]:
+    """A job whose first turn is over, and the stages that follow."""
+    script = Script(*rests)
+    job = job_of(script, **options)
+    return job, script, run(job, *job.offer())
 
 
 def run(job: TuningJob, stage: Stage, unit: int = 0) -> list[Stage]:
@@ -85,25 +95,29 @@ def described(stages: Iterable[Stage]) -> list[tuple[str, str, str | None]]:
     return [(s.kind, s.resource, s.next_resource) for s in stages]
 
 
-def test_it_starts_then_asks() -> None:
-    job = job_of(Script(Rest(asks=asks(BUILD, BUILD, MEASURE))))
+@pytest.mark.parametrize(
+    ("where", "builds_on", "times_on"),
+    [({}, HOST, DEVICE), ({"times_on": HOST}, HOST, HOST), ({"cluster": CLUSTER}, RESOURCE, DEVICE)],
+    ids=["device", "no device of its own", "cluster"],
+)
+def test_it_starts_on_the_host_then_builds_and_times_where_that_is_done(
+    where: dict[str, Any], builds_on: str, times_on: str
+) -> None:
+    job = job_of(Script(Rest(asks=asks(BUILD, BUILD, MEASURE))), **where)
     [start] = job.offer()
     assert described([start]) == [(START, HOST, HOST)]
-    assert described(run(job, start)) == [(BUILD, HOST, DEVICE), (BUILD, HOST, DEVICE), (MEASURE, DEVICE, HOST)]
+    build = (BUILD, builds_on, times_on)
+    assert described(run(job, start)) == [build, build, (MEASURE, times_on, HOST)]
 
 
 def test_what_is_built_is_passed_on_by_the_slot_that_built_it() -> None:
-    script = Script(Rest(asks=asks(BUILD)), Rest(asks=asks(MEASURE, first=1)))
-    job = job_of(script)
-    [build] = run(job, job.offer()[0])
+    job, script, [build] = begun(Rest(asks=asks(BUILD)), Rest(asks=asks(MEASURE, first=1)))
     assert described(run(job, build)) == [(MEASURE, DEVICE, HOST)]
     assert script.heard == [[], [0]]
 
 
 def test_a_turn_takes_all_timings_that_are_there() -> None:
-    script = Script(Rest(asks=asks(MEASURE, MEASURE, MEASURE)), Rest())
-    job = job_of(script)
-    first, second, _ = run(job, job.offer()[0])
+    job, script, [first, second, _] = begun(Rest(asks=asks(MEASURE, MEASURE, MEASURE)), Rest())
     [turn] = run(job, first)
     assert described([turn]) == [(LEARN, HOST, HOST)]
     assert run(job, second) == []
@@ -112,8 +126,7 @@ def test_a_turn_takes_all_timings_that_are_there() -> None:
 
 
 def test_an_answer_that_comes_in_a_turn_is_for_the_next_one() -> None:
-    job = job_of(Script(Rest(asks=asks(MEASURE, MEASURE)), Rest(), Rest(ended=True)))
-    first, second = run(job, job.offer()[0])
+    job, _, [first, second] = begun(Rest(asks=asks(MEASURE, MEASURE)), Rest(), Rest(ended=True))
     [turn] = run(job, first)
     rest = turn.work(cast(Slot, Core()))
     assert run(job, second) == []
@@ -123,42 +136,21 @@ def test_an_answer_that_comes_in_a_turn_is_for_the_next_one() -> None:
 
 
 def test_what_is_withdrawn_is_not_carried_out() -> None:
-    job = job_of(Script(Rest(asks=asks(BUILD, MEASURE)), Rest(withdrawn=(0,)), Rest(asks=asks(BUILD, first=2))))
-    build, timing = run(job, job.offer()[0])
+    rests = Rest(asks=asks(BUILD, MEASURE)), Rest(withdrawn=(0,)), Rest(asks=asks(BUILD, first=2))
+    job, _, [build, timing] = begun(*rests)
     [turn] = run(job, timing)
     run(job, turn)
     assert build.work(cast(Slot, Core())).answer.error.kind is ErrorKind.STOPPED
 
 
 def test_what_a_cost_model_asks_goes_to_the_cluster_and_its_answer_to_a_turn_on_the_host() -> None:
-    workers = SharedWorkers((), cast(Any, (Timers(),)), cluster=cast(Any, object()))
     question = Ask(number=0, times=False, timeout_s=1.0, request=Learn(question={}))
-    script = Script(Rest(asks=(question,)), Rest(ended=True))
-    job = TuningJob(cast(Client, script), workers)
-    [learn] = run(job, *job.offer())
+    job, script, [learn] = begun(Rest(asks=(question,)), Rest(ended=True), cluster=CLUSTER)
     assert (learn.kind, learn.resource) == (LEARN, RESOURCE)
     [turn] = run(job, learn)
     assert (turn.kind, turn.resource, script.heard) == (LEARN, HOST, [[]])
     assert run(job, turn) == []
     assert script.heard == [[], [0]]
-
-
-def test_a_cluster_builds_and_the_host_learns() -> None:
-    workers = SharedWorkers((), cast(Any, (Timers(),)), cluster=cast(Any, object()))
-    job = TuningJob(cast(Client, Script(Rest(asks=asks(BUILD, MEASURE)))), workers)
-    [start] = job.offer()
-    assert described([start, *run(job, start)]) == [
-        (START, HOST, HOST),
-        (BUILD, RESOURCE, DEVICE),
-        (MEASURE, DEVICE, HOST),
-    ]
-    outlook = job.outlook({BUILD: 2.0, MEASURE: 10.0, LEARN: 1.0}.__getitem__, {HOST: 1, DEVICE: 1, RESOURCE: 4})
-    assert outlook.work_s == {HOST: 3.0, RESOURCE: 2.0, DEVICE: 20.0}
-
-
-def test_without_a_device_of_its_own_the_host_times() -> None:
-    job = job_of(Script(Rest(asks=asks(BUILD, MEASURE))), times_on=HOST)
-    assert described(run(job, job.offer()[0])) == [(BUILD, HOST, HOST), (MEASURE, HOST, HOST)]
 
 
 def test_its_timer_is_renewed_where_it_asks_for_that() -> None:
@@ -193,36 +185,40 @@ def test_a_device_is_a_unit_and_tunings_begin_with_different_ones() -> None:
     for stage in stages[1:]:  # the device that the third one wanted is lost
         run(job, stage, unit=0)
     run(job, turn)
-    assert [(a.number, a.answer.device) for a in script.answers] == [(0, 0), (1, 1), (2, 1)]
+    assert [(number, answer.device) for number, answer in script.answers] == [(0, 0), (1, 1), (2, 1)]
 
 
 @pytest.mark.parametrize("kind", [BUILD, MEASURE])
 def test_a_candidate_over_which_workers_die_again_and_again_fails_alone(kind: str) -> None:
-    script = Script(Rest(asks=asks(kind)), Rest(ended=True))
-    job = job_of(script)
-    [stage] = run(job, job.offer()[0])
+    job, script, [stage] = begun(Rest(asks=asks(kind)), Rest(ended=True))
     job.take(stage, Outcome(error="the device was lost", died=True))
     run(job, job.offer()[0])
-    [answered] = script.answers
-    assert answered.answer.error is not None
-    assert answered.answer.error.kind is ErrorKind.CRASH
+    [(_, answer)] = script.answers
+    assert answer.error is not None
+    assert answer.error.kind is ErrorKind.CRASH
 
 
 def test_a_worker_that_cannot_start_ends_its_job() -> None:
-    job = job_of(Script(Rest(asks=asks(BUILD))))
-    [build] = run(job, job.offer()[0])
+    job, _, [build] = begun(Rest(asks=asks(BUILD)))
     with pytest.raises(SchedulerError, match="no compiler"):
         job.take(build, Outcome(error="no compiler"))
 
 
-@pytest.mark.parametrize(("num_left", "host_s", "device_s"), [(0, 8.0, 30.0), (10, 38.0, 130.0)])
-def test_all_that_is_asked_for_or_expected_has_to_be_timed(num_left: int, host_s: float, device_s: float) -> None:
-    job = job_of(Script(Rest(asks=asks(BUILD, BUILD, MEASURE), num_left=num_left)))
-    run(job, job.offer()[0])
-    seconds = {BUILD: 2.0, MEASURE: 10.0, LEARN: 1.0}
-    outlook = job.outlook(seconds.__getitem__, {HOST: 1, DEVICE: 1})
-    assert outlook.work_s == {HOST: host_s, DEVICE: device_s}
-    assert outlook.alone_s == device_s
+@pytest.mark.parametrize(
+    ("num_left", "where", "work_s"),
+    [
+        (0, {}, {HOST: 8.0, DEVICE: 30.0}),
+        (10, {}, {HOST: 38.0, DEVICE: 130.0}),
+        (0, {"cluster": CLUSTER}, {HOST: 4.0, RESOURCE: 4.0, DEVICE: 30.0}),
+    ],
+)
+def test_all_that_is_asked_for_or_expected_has_to_be_built_timed_and_learned_from(
+    num_left: int, where: dict[str, Any], work_s: dict[str, float]
+) -> None:
+    job, _, _ = begun(Rest(asks=asks(BUILD, BUILD, MEASURE), num_left=num_left), **where)
+    outlook = job.outlook({BUILD: 2.0, MEASURE: 10.0, LEARN: 1.0}.__getitem__, {HOST: 1, DEVICE: 1, RESOURCE: 4})
+    assert outlook.work_s == work_s
+    assert outlook.alone_s == work_s[DEVICE]
 
 
 KILLED = ProcessKilledError("planted kill")
@@ -247,9 +243,8 @@ def test_a_process_that_was_killed_is_followed_by_one_that_hears_of_nothing_befo
 
 
 def test_a_turn_of_a_process_that_was_killed_takes_no_answers_of_the_next_one() -> None:
-    script = Script(Rest(asks=asks(BUILD, MEASURE)), KILLED, Rest(asks=asks(MEASURE)), Rest(ended=True))
-    job = job_of(script)
-    build, timing = run(job, job.offer()[0])
+    rests = Rest(asks=asks(BUILD, MEASURE)), KILLED, Rest(asks=asks(MEASURE)), Rest(ended=True)
+    job, script, [build, timing] = begun(*rests)
     [stale] = run(job, timing)
     [start] = run(job, build)
     [again] = run(job, start)

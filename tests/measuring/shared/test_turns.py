@@ -20,14 +20,13 @@ from chanas.errors import CheckpointError, ConfigError, SchedulerError
 from chanas.measuring.fleet import wait_for_one
 from chanas.measuring.messages import Answer, Build, ErrorKind, Learn, OperatorAt, Ping, WorkerError
 from chanas.measuring.shared.turns import (
-    Answered,
     Ask,
     Client,
     Exchange,
     Rest,
     SharedPool,
+    Tuning,
     Turn,
-    Turns,
     serve_turns,
 )
 
@@ -37,7 +36,7 @@ from ...compiler.workbench import HOST, WORKLOAD
 # ---- messages -------------------------------------------------------------------------------------------------------
 def test_a_turn() -> None:
     failed = Answer(None, WorkerError(ErrorKind.CRASH, "the worker ended", last_words="oh"), 1.5)
-    turn = Turn(core=3, answers=(Answered(number=7, answer=failed), Answered(number=8, answer=Answer({"a": 1}, None))))
+    turn = Turn(core=3, answers=((7, failed), (8, Answer({"a": 1}, None))))
     assert from_json(Turn, json.loads(json.dumps(to_json(turn)))) == turn
 
 
@@ -80,7 +79,10 @@ class Pipe:
         lines = [PLAN, *(to_json(Turn(core=core)) for core in cores)]
         self._rests = io.StringIO()
         self.moved: list[set[int]] = []
-        self.turns = Turns(io.StringIO("".join(json.dumps(x) + "\n" for x in lines)), self._rests, self.moved.append)
+        self._lines = io.StringIO("".join(json.dumps(x) + "\n" for x in lines))
+
+    def serve(self, tune: Tuning) -> None:
+        serve_turns(self._lines, self._rests, tune, self.moved.append)
 
     @property
     def rests(self) -> Sequence[Rest]:
@@ -96,7 +98,7 @@ def test_each_turn_is_on_the_core_that_it_is_given() -> None:
         assert exchange(Rest(renew=True)) == Turn(core=5)
         return {"made": 1}
 
-    serve_turns(pipe.turns, tune)
+    pipe.serve(tune)
     assert pipe.moved == [{2}, {5}]
     assert pipe.rests == [Rest(renew=True), Rest(ended=True, result={"made": 1})]
 
@@ -109,7 +111,7 @@ def test_an_error_is_told_in_one_line(error: Exception, told: str) -> None:
         raise error
 
     pipe = Pipe(0)
-    serve_turns(pipe.turns, tune)
+    pipe.serve(tune)
     assert pipe.rests == [Rest(ended=True, error=told)]
 
 
@@ -125,7 +127,7 @@ def test_a_shortage_is_told_as_one(tmp_path: Path) -> None:
         return {}
 
     pipe = Pipe(0)
-    serve_turns(pipe.turns, tune)
+    pipe.serve(tune)
     assert pipe.rests == [Rest(ended=True, error="records cannot be written", lacking="database or disk is full")]
 
 
@@ -141,7 +143,7 @@ def test_without_another_turn_a_tuning_ends_as_with_ctrl_c() -> None:
 
     pipe = Pipe(0)
     with pytest.raises(KeyboardInterrupt):
-        serve_turns(pipe.turns, tune)
+        pipe.serve(tune)
     assert kept == ["records"]
     assert pipe.rests == [Rest()]
 
@@ -158,7 +160,7 @@ class Others:
         self._open += [ask.number for ask in rest.asks]
         chosen = self._choose(self._open)
         self._open = [number for number in self._open if number not in chosen]
-        answers = [Answered(number=n, answer=Answer({"number": n}, None, 0.5)) for n in chosen]
+        answers = [(n, Answer({"number": n}, None, 0.5)) for n in chosen]
         return Turn(core=0, answers=tuple(answers))
 
 

@@ -14,7 +14,6 @@ from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.devices.target_files import describe_target
 from chanas.errors import ScheduleError, TargetError
 from chanas.export.driver import build_calls
-from chanas.measuring.checks import target_check
 from chanas.measuring.checks.target_check import check_processor
 from chanas.measuring.messages import BlockAt, Build, WorkerError
 from chanas.measuring.worker.compiler import Compiler, open_compiler, readable
@@ -65,7 +64,7 @@ def test_an_error_of_the_compilers_own_names_what_failed(compiler: Compiler, tmp
 
 
 def test_a_compiler_that_is_slow_is_given_up(compiler: Compiler, tmp_path: Path) -> None:
-    answer = compiler.answer(request(tmp_path), timeout_s=1e-4)
+    answer = compiler.call(request(tmp_path), timeout_s=1e-4)
     assert str(answer.error).startswith("timeout: build took more than ")
 
 
@@ -96,16 +95,10 @@ def test_a_crash_is_told_in_the_users_words(error: str, expected: str) -> None:
 
 
 # ---- nothing is compiled in this process ----------------------------------------------------------------------------
-def test_a_check_compiles_elsewhere(no_build_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_compiles_elsewhere(no_build_here: None) -> None:
     assert all(step.works for step in check_processor(HOST, None))
-    monkeypatch.setattr(target_check, "find_emulator", lambda _triple: None)
-    first, *_ = check_processor(PI4, "this machine is another one")
+    first = next(check_processor(PI4, "this machine is another one"))
     assert (first.what, first.works) == ("compile", True)
-
-
-def test_a_static_library_is_compiled_elsewhere(no_build_here: None, tmp_path: Path) -> None:
-    path, _ = build_calls("net", save_module([STEM, BLOCK], HOST, tmp_path), 1, HOST, tmp_path).objects
-    assert path.read_bytes()[:4] == b"\x7fELF"
 
 
 @pytest.mark.usefixtures("in_one_process")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,11 +43,9 @@ def library(workbench: Workbench) -> Path:
     return candidate.library
 
 
-def measure(
-    workbench: Workbench, library: Path, case: ReferenceCase, hopeless_s: float | None = None, **settings: Any
-) -> Answer:
+def measure(workbench: Workbench, library: Path, case: ReferenceCase, **settings: Any) -> Answer:
     how = TimingSettings(**{"min_repeat_s": 1e-6, **settings})
-    request = Measure(library=library, case=workbench.save(case), settings=how, hopeless_s=hopeless_s)
+    request = Measure(library=library, case=workbench.save(case), settings=how)
     return workbench.pool.measure(request, 60.0).result()
 
 
@@ -111,18 +108,6 @@ def test_the_same_machine_code_is_known_by_its_hash(workbench: Workbench) -> Non
 
 
 # ---- time -----------------------------------------------------------------------------------------------------------
-def test_at_least_as_many_repeats_are_made_as_are_asked_for(
-    workbench: Workbench, library: Path, case: ReferenceCase
-) -> None:
-    assert 6 <= measure(workbench, library, case, repeats=6).timing.repeats <= 24
-
-
-def test_a_hopeless_candidate_is_timed_once(workbench: Workbench, library: Path, case: ReferenceCase) -> None:
-    result = measure(workbench, library, case, repeats=6, hopeless_s=1e-12).timing
-    assert result.repeats == 1
-    assert result.seconds > 1e-12
-
-
 @pytest.mark.parametrize(
     "arguments", [{"cold_bytes": 100_000}, {"code_copies": 5}, {"cold_bytes": 50_000, "code_copies": 3}]
 )
@@ -133,28 +118,6 @@ def test_copies_of_weights_and_code_are_removed_and_change_no_result(
     result = measure(workbench, library, case, **arguments).timing
     assert result.max_error < FLOAT32.operator_tolerance
     assert set(library.parent.glob("*.so")) == before
-
-
-# ---- in turns -------------------------------------------------------------------------------------------------------
-def test_functions_are_timed_in_turns_and_a_wrong_one_is_left_out(
-    workbench: Workbench, library: Path, case: ReferenceCase
-) -> None:
-    folder = workbench.path("")
-    folder.mkdir()
-    wrong = Workload("pointwise", 4, 24, 40, epilogue="relu")  # the same shapes
-    build = Build(target=HOST, what=OperatorAt(wrong, POINT), path=folder / "1.so")
-    assert workbench.pool.build(build, 60.0).result().error is None
-    for name in ("0.so", "2.so"):
-        shutil.copyfile(library, folder / name)
-    settings = TimingSettings(repeats=4, min_repeat_s=1e-6, code_copies=2)
-    request = Measure(library=folder, num=3, case=workbench.save(case), settings=settings)
-    first, second, third = workbench.pool.measure(request, 60.0).result().members
-    assert second.error is not None
-    assert second.error.kind is ErrorKind.WRONG
-    for right in (first, third):
-        assert right.error is None
-        assert right.timing.repeats == 4
-        assert right.timing.seconds > 0.0
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------

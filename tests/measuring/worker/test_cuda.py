@@ -155,16 +155,13 @@ def test_seconds_are_those_of_one_copy_cold_where_that_is_asked(library: Path, c
     assert device.asked[-1] is bool(cold_bytes)
 
 
-def test_nothing_is_timed_before_the_clock_rates_have_settled(library: Path, case: Path) -> None:
-    device = Clocked(slow=20)
-    result = measure(Measure(library=library, case=case, settings=COLD), device.timer())
-    assert result.seconds == pytest.approx(1e-3 / COPIES)
-    assert device.asked.index(True) >= 20
-
-
-def test_a_device_that_never_settles_is_timed_all_the_same(library: Path, case: Path) -> None:
-    device = Clocked(slow=10**6)
-    assert measure(Measure(library=library, case=case), device.timer()).seconds > 0.0
+@pytest.mark.parametrize(("slow", "least"), [(20, 20), (10**6, 1)], ids=["settles", "never settles"])
+def test_clock_rates_have_settled_before_anything_is_timed_or_are_not_waited_for(
+    library: Path, case: Path, slow: int, least: int
+) -> None:
+    device = Clocked(slow)
+    assert measure(Measure(library=library, case=case, settings=COLD), device.timer()).seconds > 0.0
+    assert device.asked.index(True) >= least
 
 
 def test_clock_rates_that_have_settled_are_not_waited_for_again(library: Path, case: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from chanas.devices.cores import split_cores
 from chanas.errors import MeasureError
-from chanas.measuring.messages import Crash, Hang, Ping, Request
+from chanas.measuring.messages import Hang, Ping, Request
 from chanas.measuring.worker import process as worker_process
 from chanas.measuring.worker.process import WorkerProcess
 
@@ -85,18 +85,18 @@ def test_a_worker_stays_for_the_next_call() -> None:
         worker.close()
 
 
-def test_an_unknown_call_is_an_error_and_the_worker_stays(worker: WorkerProcess) -> None:
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("juggle", "KeyError: 'juggle'"),
+        ("ping", "TypeError: Ping.__init__() got an unexpected keyword argument 'call'"),
+    ],
+)
+def test_what_is_no_request_is_an_error_and_the_worker_stays(worker: WorkerProcess, name: str, error: str) -> None:
     pid = pid_of(worker)
-    answer = worker.call(Say("juggle"), 60.0)
+    answer = worker.call(Say(name), 60.0)
     assert answer.result is None
-    assert str(answer.error) == "KeyError: 'juggle'"
-    assert pid_of(worker) == pid
-
-
-def test_wrong_arguments_are_an_error_and_the_worker_stays(worker: WorkerProcess) -> None:
-    pid = pid_of(worker)
-    answer = worker.call(Say("ping"), 60.0)
-    assert str(answer.error).startswith("TypeError: Ping.__init__() got an unexpected keyword argument 'call'")
+    assert str(answer.error).startswith(error)
     assert pid_of(worker) == pid
 
 
@@ -106,19 +106,10 @@ def test_ctrl_c_does_not_reach_a_worker(worker: WorkerProcess) -> None:
     assert pid_of(worker) == pid
 
 
-def test_a_call_that_hangs_is_a_timeout_and_the_next_one_works(worker: WorkerProcess) -> None:
+def test_a_worker_that_hangs_is_ended(worker: WorkerProcess) -> None:
     pid = pid_of(worker)
-    answer = worker.call(Hang(), timeout_s=0.3)
-    assert (answer.result, str(answer.error), answer.wall_s) == (None, "timeout: hang took more than 0.3 s", 0.3)
+    assert worker.call(Hang(), timeout_s=0.3).wall_s == 0.3
     assert ended(pid)
-    assert pid_of(worker) != pid
-
-
-def test_a_crash_names_its_signal_and_the_next_call_works(worker: WorkerProcess) -> None:
-    pid = pid_of(worker)
-    answer = worker.call(Crash(), 60.0)
-    assert (answer.result, str(answer.error)) == (None, "crash: the worker ended with signal 11 (SIGSEGV) in crash")
-    assert pid_of(worker) != pid
 
 
 def test_a_worker_that_was_killed_between_calls_is_replaced(worker: WorkerProcess) -> None:

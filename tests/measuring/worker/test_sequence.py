@@ -149,6 +149,12 @@ def test_a_processor_calls(told: Told, tmp_path: Path, how: dict[str, Any], call
     assert told.said == in_order(calls)
 
 
+def test_every_copy_of_the_code_is_called_where_there_are_more_than_of_the_weights(told: Told, tmp_path: Path) -> None:
+    more = dataclasses.replace(request(tmp_path), settings=dataclasses.replace(SETTINGS, code_copies=5))
+    measure(more, cpu.Processor())
+    assert {call.partition("/")[0] for call in told.said} == {f"0.{i}" for i in range(5)}
+
+
 @pytest.mark.parametrize(("how", "calls"), ON_A_GPU, ids=lambda x: str(x) if isinstance(x, dict) else "")
 def test_a_gpu_launches(told: Told, tmp_path: Path, how: dict[str, Any], calls: str) -> None:
     measure(request(tmp_path, **how), cuda.GPU(lambda: Launches(told), lambda: told.now))

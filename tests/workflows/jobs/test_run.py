@@ -219,8 +219,3 @@ def children() -> list[str]:
             text = command.read_text().replace("\0", " ") if command.exists() else ""
             found += [text] if "planted_" in text else []
     return found
-
-
-def test_what_the_policy_planned_is_among_tunings_is_told(tmp_path: Path) -> None:
-    _, told = run(tmp_path, "a", policy="planned")
-    assert "it is slack" in told[0]
