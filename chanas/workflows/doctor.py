@@ -38,7 +38,6 @@ from chanas.measuring.messages import Ping, WorkerError
 from chanas.measuring.worker.compiler import llvm_version, readable
 from chanas.measuring.worker.process import START_TIMEOUT_S
 from chanas.measuring.worker.serve import memory_limit
-from chanas.prescheduler.tuning.dtype_speed import dtype_speed
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families
 
@@ -301,7 +300,7 @@ def activity(
 
 # ---- what works -----------------------------------------------------------------------------------------------------
 def dtypes(target: HardwareTarget, pool: WorkerPool, scratch: Path) -> Section:
-    """Each dtype: one small operator of each family compiled, run, and compared; another dtype's speed beside f32."""
+    """Each dtype: one small operator of each family compiled, run, and compared."""
     facts: dict[str, Any] = {}
     lines: list[tuple[str, str]] = []
     problems: list[str] = []
@@ -316,10 +315,6 @@ def dtypes(target: HardwareTarget, pool: WorkerPool, scratch: Path) -> Section:
         facts[name] = _dtype_facts(checks)
         lines.append((name, _dtype_line(checks)))
         problems += _dtype_problems(name, checks)
-        speed = dtype_speed(device, pool, scratch) if name != "f32" and all(c.works for c in checks) else None
-        if speed is not None:
-            facts[name] |= {"seconds": speed.seconds, "f32_seconds": speed.float32_s}
-            lines.append(("", speed.describe()))
     return Section("dtypes", facts, tuple(lines), tuple(problems))
 
 

@@ -30,7 +30,6 @@ from chanas.prescheduler.session import Session, open_session
 from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tables.networks import check_schedules
 from chanas.prescheduler.tuning.budget import occurrences
-from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.share import TunedShare, tune_share
 from chanas.prescheduler.tuning.warm_start import WarmStart
@@ -131,9 +130,7 @@ class _Build:
         session, store, target, warm_start = self.session, self.session.store, self.session.target, self.warm_start
         before, workloads = store.count(), tuned_workloads(self.blocks, target)
         jobs = session.jobs(self.effort, warm_start=warm_start)
-        is_first = bool(workloads) and not any(store.load(w.key) for w in workloads)  # in this dtype
         session.require_families(workloads, self.effort)
-        tell_if_slower(target, session.pool, session.scratch, is_first=is_first)
         counts = occurrences(self.task, target, workloads, self.sub_spaces, seed=self.effort.seed)
         try:
             tuned = tune_share(jobs, workloads, counts, self.effort.tune_share, progress=session.progress)

@@ -520,16 +520,3 @@ def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthe
     with pytest.raises(LUTError, match="another target: expected cpu, got cpu-bf16"):
         summary.lut.check(NANO, HOST)
     assert fill(run, sub_spaces=NARROW).num_new_trials == 0
-
-
-def test_a_dtype_that_is_slower_is_told_once(
-    run: RunDirectory, synthetic_pool: SyntheticPool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
-    synthetic_pool.seconds = lambda asked: 4e-5 if asked.target.dtype == "bfloat16" else 1e-5
-    fill_table(run, NANO, HOST, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random", sub_spaces=NARROW)
-    told = []
-    for _ in range(2):
-        fill_table(run, NANO, half, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random", sub_spaces=NARROW)
-        told.append(capsys.readouterr().err)
-    assert told == ["bf16 is slower than f32 here: 40 us against 10 us of a 1×1 convolution; going on\n", ""]
