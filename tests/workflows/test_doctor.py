@@ -23,7 +23,6 @@ from chanas.devices.machine_state import Activity, Busy
 from chanas.errors import TargetError
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, Ping
-from chanas.prescheduler.tuning.preflight import FamilyCheck
 from chanas.workflows import doctor as module
 from chanas.workflows.doctor import (
     Diagnosis,
@@ -71,9 +70,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Errors of families by dtype and name; no other family fails."""
     errors: dict[str, str] = {}
 
-    def check(workloads: Any, target: HardwareTarget, *_: object) -> tuple[FamilyCheck, ...]:
-        found = {w.op: errors.get(f"{target.dtype_name} {w.op}") for w in workloads}
-        return tuple(FamilyCheck(op, error is None, error) for op, error in found.items())
+    def check(workloads: Any, target: HardwareTarget, *_: object) -> dict[str, str | None]:
+        return {w.op: errors.get(f"{target.dtype_name} {w.op}") for w in workloads}
 
     monkeypatch.setattr(module, "check_families", check)
     return errors

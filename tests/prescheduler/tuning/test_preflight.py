@@ -27,7 +27,6 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import preflight
 from chanas.prescheduler.tuning.preflight import (
-    FamilyCheck,
     all_families,
     check_families,
     one_of_each,
@@ -92,7 +91,7 @@ def test_all_families_are_those_of_the_dtype_and_device(target: HardwareTarget, 
 # ---- the check ------------------------------------------------------------------------------------------------------
 def test_all_families_work_here(pool: WorkerPool, tmp_path: Path) -> None:
     workloads = all_families(HOST)
-    assert check_families(workloads, HOST, pool, tmp_path) == tuple(FamilyCheck(w.op, True, None) for w in workloads)
+    assert check_families(workloads, HOST, pool, tmp_path) == dict.fromkeys(w.op for w in workloads)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,7 +103,7 @@ def test_one_bad_point_condemns_no_family(tmp_path: Path) -> None:
         return "timeout" if len(bad) < 3 else None
 
     pool = Failing(error)
-    assert check_families([POINTWISE], HOST, pool, tmp_path) == (FamilyCheck("pointwise", True, None),)
+    assert check_families([POINTWISE], HOST, pool, tmp_path) == {"pointwise": None}
     assert len(set(bad)) == len({a.what.point for a in pool.checked}) == 3
 
 
@@ -112,7 +111,7 @@ def test_a_family_that_fails_at_three_points_fails_with_the_first_error(tmp_path
     errors = iter(("crash", "timeout", "crash"))
     pool = Failing(lambda asked: next(errors) if asked.what.workload.op == "depthwise" else None)
     checks = check_families([DEPTHWISE, POINTWISE], HOST, pool, tmp_path)
-    assert checks == (FamilyCheck("depthwise", False, "crash"), FamilyCheck("pointwise", True, None))
+    assert checks == {"depthwise": "crash", "pointwise": None}
     assert len(pool.checked) == 4
     assert list(tmp_path.iterdir()) == []
 
