@@ -227,9 +227,11 @@ def test_rows_of_another_version_of_the_spaces_are_not_built(lut: LatencyLUT, sy
 
 def test_a_table_of_something_else_is_refused(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
     with pytest.raises(LUTError, match="expected a LUT of space"):
-        check_table(lut, Task(dataclasses.replace(NANO, head_width=24), NUM_CLASSES), HOST)
+        check_table(lut, Task(dataclasses.replace(NANO, head_width=24), NUM_CLASSES), HOST, sample=Sample())
     with pytest.raises(LUTError, match="another device fingerprint: expected 0123456789ab"):
-        check_table(lut, Task(NANO, NUM_CLASSES), dataclasses.replace(HOST, fingerprint="0123456789ab"))
+        check_table(
+            lut, Task(NANO, NUM_CLASSES), dataclasses.replace(HOST, fingerprint="0123456789ab"), sample=Sample()
+        )
     with pytest.raises(LUTError, match="got a table without any; run `chanas lut fill`"):
         check(LatencyLUT(lut.header))
     assert synthetic_pool.built == []
