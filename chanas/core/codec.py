@@ -1,10 +1,12 @@
 """Dataclasses as JSON and back, by the types of their fields; those that have `to_json` and `from_json` use them.
 
-Where a field may be one of several dataclasses, its JSON says which one it is: `{"BlockAt": {"block": …}}`.
+Where a field may be one of several dataclasses, its JSON says which one it is: `{"BlockAt": {"block": …}}`. An array is
+its type, its shape, and its bytes in base64.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import enum
 import functools
@@ -13,6 +15,9 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 _AS_THEY_ARE = (int, float, str, bool, Any)
 
@@ -28,6 +33,8 @@ def to_json(value: Any, kind: Any = None) -> Any:
         return {type(value).__name__: fields} if len(_alternatives(kind)) > 1 else fields
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, np.ndarray):
+        return _pack(value)
     if isinstance(value, list | tuple):
         return [to_json(v, k) for v, k in zip(value, _members(kind, len(value)), strict=True)]
     if isinstance(value, Mapping):
@@ -57,6 +64,8 @@ def from_json(kind: Any, data: Any) -> Any:
             [(name, data)] = data.items()
             return from_json(named[name], data)
         return from_json(next(m for m in typing.get_args(kind) if m is not types.NoneType), data)
+    if typing.get_origin(kind) is np.ndarray:
+        return np.frombuffer(base64.b64decode(data["bytes"]), data["dtype"]).reshape(data["shape"])
     if typing.get_origin(kind) in (tuple, Sequence):
         if not isinstance(data, list | tuple):
             raise TypeError(f"expected a list, got {data!r:.40}")
@@ -73,6 +82,12 @@ def fields_from_json(kind: type, data: dict[str, Any]) -> Any:
     """Make a dataclass from its fields' JSON. Raises TypeError: fields are missing, or there are others."""
     kinds = _types_of_fields(kind)
     return kind(**{name: from_json(kinds.get(name), value) for name, value in data.items()})
+
+
+def _pack(values: npt.NDArray[Any]) -> dict[str, Any]:
+    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    content = base64.b64encode(little.tobytes()).decode("ascii")
+    return {"dtype": little.dtype.str, "shape": list(values.shape), "bytes": content}
 
 
 @functools.cache
