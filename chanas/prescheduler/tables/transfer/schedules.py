@@ -113,16 +113,6 @@ def _points(
     return list(found[:1] if has_same else found)
 
 
-def best_schedules(
-    block: BlockConfig, target: HardwareTarget, records: Mapping[Workload, Sequence[TuningRecord]]
-) -> Schedules | None:
-    """The best point of each of a block's operators, of valid `records`, best first; None where one has none."""
-    each = [(w.key, records.get(w)) for w in device_workloads(block, target)]
-    if any(not known for _, known in each):
-        return None
-    return tuple((key, known[0].point) for key, known in each if known)
-
-
 @dataclass(frozen=True)
 class Chosen:
     """Schedules of blocks that are not run, and the operators of them that took over that of another one."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from chanas.core.progress import progress_bar
-from chanas.prescheduler.tuning.offline.dataset import Examples, FloatArray
+from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
 from chanas.prescheduler.tuning.offline.judging import held_out
 from chanas.prescheduler.tuning.offline.primitives import WIDTH, Int64Array, Rows
 
@@ -67,11 +67,11 @@ class Attention(nn.Module):
 NETWORKS: dict[str, type[SegmentSumMLP] | type[Attention]] = {"attention": Attention, "mlp": SegmentSumMLP}
 
 
-def make_network(name: str, num_features: int, seed: int) -> nn.Module:
+def make_network(name: str, seed: int) -> nn.Module:
     """A new network with the weights of this seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NETWORKS[name](num_features)
+        return NETWORKS[name](WIDTH)
 
 
 def arrays_of(network: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
@@ -79,13 +79,13 @@ def arrays_of(network: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
     return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
 
 
-def read_network(name: str, num_features: int, arrays: Mapping[str, npt.NDArray[np.float32]]) -> nn.Module:
+def read_network(name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> nn.Module:
     """A network with these weights.
 
     Raises:
         RuntimeError: they are those of another one.
     """
-    network = make_network(name, num_features, seed=0)
+    network = make_network(name, seed=0)
     network.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
     return network.eval()
 
@@ -139,23 +139,23 @@ class NetworkLearner:
     loss: str
 
     def fit(
-        self, examples: Examples, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
+        self, data: Dataset, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
     ) -> dict[str, npt.NDArray[Any]]:
         """Teach a network, or one with the weights of `start` further."""
-        network = make_network(self.name, WIDTH, seed) if start is None else read_network(self.name, WIDTH, start)
+        network = make_network(self.name, seed) if start is None else read_network(self.name, start)
         with _one_thread():
-            _fit(network, examples, self.loss, seed, Schedule() if start is None else FINE_TUNING, progress)
+            _fit(network, data, self.loss, seed, Schedule() if start is None else FINE_TUNING, progress)
         return {**arrays_of(network)}
 
     def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Callable[[Rows], FloatArray]:
         """Scores float64[N] of normalised rows; for `rmse` in (0, 1), as labels are."""
-        network = read_network(self.name, WIDTH, arrays)
+        network = read_network(self.name, arrays)
         return lambda rows: _scores(network, rows, self.loss)
 
 
-def _fit(network: nn.Module, examples: Examples, loss: str, seed: int, schedule: Schedule, progress: bool) -> None:
+def _fit(network: nn.Module, data: Dataset, loss: str, seed: int, schedule: Schedule, progress: bool) -> None:
     """Teach a network; it ends with the weights of the epoch that was best on held-out records."""
-    learning, judging = (examples.of(chosen) for chosen in held_out(len(examples.label), seed))
+    learning, judging = (data.of(chosen) for chosen in held_out(len(data), seed))
     rng = np.random.default_rng(seed)
     optimiser = torch.optim.Adam(network.parameters(), lr=schedule.learning_rate, weight_decay=_WEIGHT_DECAY)
     best, best_state, since = _loss_of(network, judging, loss), copy.deepcopy(network.state_dict()), 0
@@ -219,16 +219,16 @@ def _batches(task: Int64Array, loss: str, rng: np.random.Generator) -> Iterator[
     yield from (parts[i] for i in rng.permutation(len(parts)))
 
 
-def _batch_loss(network: nn.Module, examples: Examples, loss: str) -> Tensor:
-    score = network(*padded(examples.rows))
-    return LOSSES[loss](score, torch.from_numpy(examples.label), torch.from_numpy(examples.task))
+def _batch_loss(network: nn.Module, data: Dataset, loss: str) -> Tensor:
+    score = network(*padded(data.primitives))
+    return LOSSES[loss](score, torch.from_numpy(data.label), torch.from_numpy(data.task))
 
 
-def _loss_of(network: nn.Module, examples: Examples, loss: str) -> float:
+def _loss_of(network: nn.Module, data: Dataset, loss: str) -> float:
     """The loss without learning from it."""
     network.eval()
-    order = np.argsort(examples.task, kind="stable").astype(np.int64)
+    order = np.argsort(data.task, kind="stable").astype(np.int64)
     parts = [order[i : i + 2048] for i in range(0, len(order), 2048)]
     with torch.inference_mode():
-        values = [float(_batch_loss(network, examples.of(part), loss)) for part in parts]
+        values = [float(_batch_loss(network, data.of(part), loss)) for part in parts]
     return float(np.average(values, weights=[len(part) for part in parts]))

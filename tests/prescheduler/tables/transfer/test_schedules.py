@@ -13,7 +13,6 @@ from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import (
-    best_schedules,
     choose_untried,
     differences,
     known_schedules,
@@ -92,10 +91,3 @@ def test_an_operator_that_nothing_is_known_of_has_one_schedule_in_all_blocks() -
             for key, point in schedules:
                 points.setdefault(key, set()).add(point)
         assert (max(map(len, points.values())) == 1) == (num == 1)
-
-
-def test_a_block_has_best_schedules_where_all_of_its_operators_have_some() -> None:
-    known = known_schedules(BLOCKS[:1], LUT, NARROW)
-    records = {w: [TuningRecord(p, 1e-6) for p in points] for w, points in known.suggestions.items()}
-    assert best_schedules(BLOCKS[0], NARROW, records) is not None
-    assert best_schedules(BLOCKS[0], NARROW, {w: [] for w in records}) is None
