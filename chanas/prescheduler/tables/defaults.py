@@ -133,10 +133,8 @@ def default_table(
     with one_writer(path):
         lut = LatencyLUT(header, _existing(path, header))
         todo = lut.missing(task.blocks(task.sub_spaces) if blocks is None else blocks)
-        failed: dict[str, str] = {}
-        if todo:
-            around = surroundings(task.space, task.num_classes, dtype=target.dtype)
-            _fill(lut, path, chosen, todo, around, failed, progress)
+        around = surroundings(task.space, task.num_classes, dtype=target.dtype)
+        failed = _fill(lut, path, chosen, todo, around, progress) if todo else {}
     if failed:
         block, error = next(iter(failed.items()))
         raise MeasureError(
@@ -158,14 +156,10 @@ def _existing(path: Path, header: LUTHeader) -> dict[str, LUTRow]:
 
 
 def _fill(
-    lut: LatencyLUT,
-    path: Path,
-    kind: Kind,
-    todo: Sequence[BlockConfig],
-    around: Surroundings,
-    failed: dict[str, str],
-    progress: bool,
-) -> None:
+    lut: LatencyLUT, path: Path, kind: Kind, todo: Sequence[BlockConfig], around: Surroundings, progress: bool
+) -> dict[str, str]:
+    """Add rows, and save the table meanwhile; the errors of those that cannot be measured, by block."""
+    failed: dict[str, str] = {}
     with (
         contextlib.closing(kind.measure(todo, lut.header.target, around)) as measured,
         progress_bar(len(todo), f"timing {kind.text}", "block", progress, keeps=True) as bar,
@@ -183,6 +177,7 @@ def _fill(
                     lut.save(path)
         finally:
             lut.save(path)
+    return failed
 
 
 # ---- our own schedules, where nothing was tuned ----------------------------------------------------------------------

@@ -197,14 +197,13 @@ def test_the_error_is_that_of_networks_left_out(lut: LatencyLUT, monkeypatch: py
     assert 0.01 < correction.mape < correction.worst < 0.3
 
 
-def test_networks_that_fail_are_left_out(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_that_fail_are_left_out_as_long_as_there_are_enough(
+    lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut, fails=(0, 5)))
     correction = calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=8, progress=False)
     assert correction.num_networks == 6
     assert correction.mape < 1e-6
-
-
-def test_too_few_networks_are_an_error(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut, fails=(0, 5, 7)))
     with pytest.raises(MeasureError, match="calibration needs 6 measured networks, got 5 of 8"):
         calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=8, progress=False)
