@@ -61,20 +61,14 @@ class Solver:
         """The problem as it is to be asked about again, with its parameters, and a prediction for x, float64[M, F]."""
         with threadpool_limits(1):
             if self._asked is not problem or self._regression is None:
-                problem = fitted(problem)
+                if problem.is_due:
+                    found = fit(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
+                    problem = problem.with_parameters(found)
                 assert problem.parameters is not None
                 self._regression = Regression(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
                 self._asked = problem
             assert problem.parameters is not None
             return problem, Prediction(problem.parameters, *self._regression.predict(x, 0))
-
-
-def fitted(problem: Problem) -> Problem:
-    """The problem with the parameters that fit its records, if that is due."""
-    if not problem.is_due:
-        return problem
-    parameters = fit(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
-    return problem.with_parameters(parameters)
 
 
 Solve = Callable[[Problem, FloatArray], tuple[Problem, Prediction]]
