@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import time
@@ -386,14 +387,12 @@ def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0, bat
 
 
 def interrupted_bar(num_updates: int) -> Callable[..., PlainLines]:
-    """A progress bar at whose `num_updates`-th step somebody presses Ctrl-C."""
+    """Progress bars at whose `num_updates`-th step somebody presses Ctrl-C."""
+    steps = itertools.count(1)
 
     class Interrupted(PlainLines):
-        steps = 0
-
         def update(self, n: float | None = 1) -> bool | None:
-            self.steps += 1
-            if self.steps == num_updates:
+            if next(steps) == num_updates:
                 raise KeyboardInterrupt
             return super().update(n)
 
