@@ -58,26 +58,22 @@ def _untuned(blocks: Sequence[BlockConfig], target: HardwareTarget, around: Surr
         line: CandidatePipeline[BlockConfig] = CandidatePipeline(pool)
         while waiting or line.num_in_flight:
             while waiting and line.num_in_flight < 2 * pool.num_builders + 1:
-                line.submit(_candidate(waiting.pop(0), target, scratch, around))
+                block = waiting.pop(0)
+                case = scratch / f"{block.key}.npz"
+                plain_block_case(block).save(case)
+                candidate = Candidate(
+                    token=block,
+                    what=UntunedBlock(block),
+                    target=target,
+                    library=case.with_suffix(".so"),
+                    case=case,
+                    settings=BLOCK.cold(around.weight_bytes),
+                    timeout_s=_TIMEOUT_S,
+                )
+                line.submit(candidate)
             for candidate, outcome in line.finished():
-                (scratch / f"{candidate.token.key}.npz").unlink(missing_ok=True)
+                candidate.case.unlink(missing_ok=True)
                 yield candidate.token, outcome
-
-
-def _candidate(
-    block: BlockConfig, target: HardwareTarget, scratch: Path, around: Surroundings
-) -> Candidate[BlockConfig]:
-    case, library = scratch / f"{block.key}.npz", scratch / f"{block.key}.so"
-    plain_block_case(block).save(case)
-    return Candidate(
-        token=block,
-        what=UntunedBlock(block),
-        target=target,
-        library=library,
-        case=case,
-        settings=BLOCK.cold(around.weight_bytes),
-        timeout_s=_TIMEOUT_S,
-    )
 
 
 def _eager(blocks: Sequence[BlockConfig], target: HardwareTarget, around: Surroundings) -> Measured:
