@@ -191,17 +191,6 @@ def test_there_must_be_a_table(tmp_path: Path, yaml_file: Path) -> None:
         fill(RunDirectory(tmp_path / "other"), yaml_file)
 
 
-def test_a_table_of_another_number_of_threads_under_the_wrong_name_is_refused(
-    run: RunDirectory, yaml_file: Path
-) -> None:
-    two = dataclasses.replace(HOST, name="cpu-2t", num_threads=2)
-    random_lut(SPACE, NARROW, two).save(run.lut("cpu"))
-    with pytest.raises(
-        (LUTError, Exception), match=r"another target: expected cpu, got cpu-2t|between 1 and 1 threads"
-    ):
-        fill(run, yaml_file)
-
-
 # ---- calibration ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def deep(tmp_path: Path, synthetic_pool: SyntheticPool) -> tuple[RunDirectory, Path]:
@@ -384,11 +373,3 @@ def test_a_table_for_other_vectors_is_filled_although_somebody_ends_it_in_betwee
     assert filled.num_new_trials == 0  # they were all made before it was ended
     assert filled.lut.predicted(ALL) == filled.lut.missing(ALL) == []
     assert {k: r for k, r in made.lut.rows.items() if r.predicted_error is None}.items() <= filled.lut.rows.items()
-
-
-def test_a_number_of_classes_below_one_is_refused(
-    new: RunDirectory, known: Path, yaml_file: Path, synthetic_pool: SyntheticPool
-) -> None:
-    with pytest.raises(ConfigError, match="at least 1 class, got 0"):
-        adapt(new, known, yaml_file, num_classes=0)
-    assert not synthetic_pool.built

@@ -80,61 +80,57 @@ def keep(store: RecordStore, *seconds: float) -> None:
     store.add(LUCKY.key, [TuningRecord(p, s) for p, s in zip(LUCKY_POINTS, seconds, strict=False)])
 
 
-def in_turns(again: dict[Point, float | str]) -> SyntheticPool:
-    """Seconds by point for the second time."""
-    return SyntheticPool(lambda asked: again[asked.what.point] if isinstance(asked.what, Again) else 1.0)
+def in_turns(*again: float | str) -> SyntheticPool:
+    """Seconds of `LUCKY_POINTS`, in order, for the second time."""
+    by_point = dict(zip(LUCKY_POINTS, again, strict=False))
+    return SyntheticPool(lambda asked: by_point[asked.what.point] if isinstance(asked.what, Again) else 1.0)
 
 
 def settle(pool: Any, store: RecordStore, scratch: Path) -> list[TuningRecord]:
     return tuning(pool, store, scratch, Effort(trials=1), Search()).run([LUCKY], progress=False)[LUCKY]
 
 
-def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
-    a, b, c, d, *_ = LUCKY_POINTS
-    pool = in_turns({a: 1.2e-6, b: 1.05e-6, c: 1.1e-6})
-    assert [r.point for r in settle(pool, store, scratch)] == [b, c, a, d]
-    assert [t.what.points for t in pool.turns] == [(a, b, c)]
-    assert {r.point: (r.seconds, r.again_s) for r in store.load(LUCKY.key)} == {
-        a: (1.00e-6, 1.2e-6),
-        b: (1.02e-6, 1.05e-6),
-        c: (1.04e-6, 1.1e-6),
-        d: (1.10e-6, None),
-    }
+@pytest.mark.parametrize(
+    ("first", "again", "order", "turns"),
+    [
+        ((1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6), (1.2e-6, 1.05e-6, 1.1e-6), [1, 2, 0, 3], ["abc"]),
+        ((1.00e-6, 1.10e-6), (), [0, 1], []),
+        ((1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6), ("crash", 1.05e-6, 1.02e-6), [2, 1, 3, 0], ["abc", "a", "b", "c"]),
+        ((1.00e-6, 1.02e-6), ("timeout", "timeout"), [0, 1], ["ab", "a", "b"]),
+    ],
+    ids=["noise does not choose", "a clear case", "one crashes and comes last", "all fail and nothing changes"],
+)
+def test_contenders_are_measured_in_turns(
+    store: RecordStore,
+    scratch: Path,
+    first: tuple[float, ...],
+    again: tuple[float | str, ...],
+    order: list[int],
+    turns: list[str],
+) -> None:
+    keep(store, *first)
+    pool = in_turns(*again)
+    assert [LUCKY_POINTS.index(r.point) for r in settle(pool, store, scratch)] == order
+    assert ["".join("abcd"[LUCKY_POINTS.index(p)] for p in t.what.points) for t in pool.turns] == turns
+    records = {LUCKY_POINTS.index(r.point): r for r in store.load(LUCKY.key)}
+    assert [records[i].seconds for i in range(len(first))] == list(first)
+    assert [records[i].again_s or records[i].again_error for i in range(len(again))] == list(again)
+    assert not any(records[i].was_remeasured for i in range(len(again), len(first)))
     assert list(scratch.iterdir()) == []
 
 
-def test_a_clear_case_is_not_measured_again(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.0e-6, 1.1e-6)
-    pool = SyntheticPool()
-    settle(pool, store, scratch)
-    assert pool.turns == []
-
-
-def test_a_new_contender_makes_new_turns(store: RecordStore, scratch: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "new", "num"), [((1e-6, 1e-6), (0.99e-6,), 3), (("timeout", "timeout"), (), 2)], ids=["new", "failed"]
+)
+def test_a_new_contender_and_turns_in_which_all_failed_make_new_turns(
+    store: RecordStore, scratch: Path, before: tuple[float | str, ...], new: tuple[float, ...], num: int
+) -> None:
     keep(store, 1.00e-6, 1.02e-6)
-    settle(in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6)), store, scratch)
-    keep(store, 1.00e-6, 1.02e-6, 0.99e-6)
-    pool = in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6))
-    settle(pool, store, scratch)
-    assert [set(t.what.points) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
-
-
-def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
-    a, b, c, d, *_ = LUCKY_POINTS
-    pool = in_turns({a: "crash: signal 11", b: 1.05e-6, c: 1.02e-6})
-    assert [r.point for r in settle(pool, store, scratch)] == [c, b, d, a]
-    assert [t.what.points for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
-    assert {r.point: r.again_error for r in store.load(LUCKY.key)} == {a: "crash: signal 11", b: None, c: None, d: None}
-
-
-def test_turns_in_which_all_fail_change_nothing_and_are_made_again(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.00e-6, 1.02e-6)
-    failing = in_turns(dict.fromkeys(LUCKY_POINTS, "timeout"))
-    assert [r.point for r in settle(failing, store, scratch)] == list(LUCKY_POINTS[:2])
-    working = in_turns({LUCKY_POINTS[0]: 2e-6, LUCKY_POINTS[1]: 1e-6})
-    assert [r.point for r in settle(working, store, scratch)] == [LUCKY_POINTS[1], LUCKY_POINTS[0]]
+    settle(in_turns(*before), store, scratch)
+    keep(store, 1.00e-6, 1.02e-6, *new)
+    pool = in_turns(2e-6, 1e-6, 3e-6)
+    assert settle(pool, store, scratch)[0].point == LUCKY_POINTS[1]
+    assert [set(t.what.points) for t in pool.turns] == [set(LUCKY_POINTS[:num])]
 
 
 @pytest.mark.parametrize("in_building", [True, False])
