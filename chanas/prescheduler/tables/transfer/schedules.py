@@ -35,14 +35,6 @@ def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:
         )
 
 
-def differences(lut: LatencyLUT, target: HardwareTarget) -> list[str]:
-    """List why a table's schedules are other programs on the target; empty where they are the same."""
-    found, made_on = _source(lut, target).differences(target), lut.header.target
-    if made_on.dtype != target.dtype:
-        found.append(f"dtype: {made_on.dtype_name} instead of {target.dtype_name}")
-    return found
-
-
 def _source(lut: LatencyLUT, target: HardwareTarget) -> Source:
     """A table's device as a source of points; where the version of the spaces was not stored, it is today's."""
     header = lut.header
@@ -73,19 +65,20 @@ def known_schedules(blocks: Sequence[BlockConfig], source: LatencyLUT, target: H
     Where the target has a coordinate that the source has not, such as loops fused for several threads, its first option
     that is legal is taken.
     """
-    are_same = not differences(source, target)
+    made_on = source.header.target
+    are_same = made_on.dtype == target.dtype and _source(source, target).has_points_of(target)
     found: dict[tuple[Workload, Point], list[Point]] = {}
     suggestions: dict[Workload, list[Point]] = {}
     rows: dict[str, Schedules] = {}
     for block in blocks:
         row = source.rows.get(block.key)
-        its = device_workloads(block, source.header.target)
+        its = device_workloads(block, made_on)
         if row is None or [w.key for w in its] != [key for key, _ in row.schedules]:
             continue
         chosen: list[tuple[str, Point]] = []
         for workload, other, (_, point) in zip(device_workloads(block, target), its, row.schedules, strict=True):
             if (workload, point) not in found:
-                found[workload, point] = _points(workload, target, other, point, source.header.target, are_same)
+                found[workload, point] = _points(workload, target, other, point, made_on, are_same)
             points = found[workload, point]
             if not points:
                 break
