@@ -375,5 +375,5 @@ def test_what_does_not_work_elsewhere_is_seldom_tried() -> None:
 
 
 def test_without_any_other_device_failures_are_learned_from() -> None:
-    truth = failing(-SUM, 0.5)  # the fastest are beside those that fail
-    assert share_of_failures(truth, NONE, begin=8) <= np.isnan(truth).mean()
+    truth = failing(bumpy(0), 0.5)  # a third fails, where others would be fastest
+    assert share_of_failures(truth, NONE, begin=8) <= 1.5 * np.isnan(truth).mean()
