@@ -25,7 +25,6 @@ from chanas.measuring.fleet import OpenPool
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import Schedules, surroundings
-from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.prescheduler.session import Session, open_session
 from chanas.prescheduler.tables.lut import existing_table, new_header, row_of
@@ -38,7 +37,7 @@ from chanas.prescheduler.tables.transfer.schedules import (
     known_schedules,
 )
 from chanas.prescheduler.tuning.budget import occurrences
-from chanas.prescheduler.tuning.jobs import legal_records
+from chanas.prescheduler.tuning.jobs import best_records
 from chanas.prescheduler.tuning.preflight import remaining_workloads
 from chanas.prescheduler.tuning.tuner import Search
 
@@ -235,7 +234,7 @@ class _Adaptation:
     def _records(self, blocks: Sequence[BlockConfig]) -> dict[Workload, list[TuningRecord]]:
         """Valid records on this device of the blocks' operators, best first."""
         target, store = self.session.target, self.session.store
-        return {w: rank_records(legal_records(w, target, store)) for w in tuned_workloads(blocks, target)}
+        return {w: best_records(w, target, store) for w in tuned_workloads(blocks, target)}
 
     def _best_here(self, blocks: Sequence[BlockConfig]) -> dict[BlockConfig, Schedules]:
         """The best schedules that were found here of those of the blocks all of whose operators have some."""
