@@ -16,9 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 _AS_THEY_ARE = (int, float, str, bool, Any)
 
 
@@ -33,7 +30,7 @@ def to_json(value: Any, kind: Any = None) -> Any:
         return {type(value).__name__: fields} if len(_alternatives(kind)) > 1 else fields
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, np.ndarray):
+    if _is_array(type(value)):
         return _pack(value)
     if isinstance(value, list | tuple):
         return [to_json(v, k) for v, k in zip(value, _members(kind, len(value)), strict=True)]
@@ -64,8 +61,8 @@ def from_json(kind: Any, data: Any) -> Any:
             [(name, data)] = data.items()
             return from_json(named[name], data)
         return from_json(next(m for m in typing.get_args(kind) if m is not types.NoneType), data)
-    if typing.get_origin(kind) is np.ndarray:
-        return np.frombuffer(base64.b64decode(data["bytes"]), data["dtype"]).reshape(data["shape"])
+    if _is_array(typing.get_origin(kind)):
+        return _unpack(data)
     if typing.get_origin(kind) in (tuple, Sequence):
         if not isinstance(data, list | tuple):
             raise TypeError(f"expected a list, got {data!r:.40}")
@@ -84,10 +81,21 @@ def fields_from_json(kind: type, data: dict[str, Any]) -> Any:
     return kind(**{name: from_json(kinds.get(name), value) for name, value in data.items()})
 
 
-def _pack(values: npt.NDArray[Any]) -> dict[str, Any]:
-    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+def _is_array(kind: Any) -> bool:
+    """By its name: commands that have no arrays start without numpy."""
+    return getattr(kind, "__module__", "") == "numpy" and kind.__name__ == "ndarray"
+
+
+def _pack(values: Any) -> dict[str, Any]:
+    little = values.astype(values.dtype.newbyteorder("<"))
     content = base64.b64encode(little.tobytes()).decode("ascii")
     return {"dtype": little.dtype.str, "shape": list(values.shape), "bytes": content}
+
+
+def _unpack(data: dict[str, Any]) -> Any:
+    import numpy as np
+
+    return np.frombuffer(base64.b64decode(data["bytes"]), data["dtype"]).reshape(data["shape"])
 
 
 @functools.cache
