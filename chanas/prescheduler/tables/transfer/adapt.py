@@ -27,7 +27,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import Schedules, surroundings
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.prescheduler.session import Session, open_session
-from chanas.prescheduler.tables.lut import existing_table, new_header, row_of
+from chanas.prescheduler.tables.lut import existing_table, new_header, ranked_schedules, row_of
 from chanas.prescheduler.tables.transfer.ratios import Prior, choose, predict, prior_of
 from chanas.prescheduler.tables.transfer.schedules import (
     Chosen,
@@ -238,13 +238,9 @@ class _Adaptation:
 
     def _best_here(self, blocks: Sequence[BlockConfig]) -> dict[BlockConfig, Schedules]:
         """The best schedules that were found here of those of the blocks all of whose operators have some."""
-        target, records = self.session.target, self._records(blocks)
-        operators = {b: device_workloads(b, target) for b in blocks}
-        return {
-            block: tuple((w.key, records[w][0].point) for w in its)
-            for block, its in operators.items()
-            if all(records[w] for w in its)
-        }
+        records = self._records(blocks)
+        found = {b: ranked_schedules(b, self.session.target, records) for b in blocks}
+        return {b: ranked[0] for b, ranked in found.items() if ranked}
 
     def _keep(self, records: Mapping[BlockConfig, BlockRecord], rows: dict[str, LUTRow]) -> None:
         """Add the rows of blocks that were timed; nothing where that failed."""
