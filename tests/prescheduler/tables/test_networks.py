@@ -212,6 +212,27 @@ def test_a_network_is_compiled_with_what_works_instead(
     assert lut.rows[stem.key].predicted_error == 0.05
 
 
+def test_of_rows_with_an_operator_that_fails_those_that_were_measured_keep_its_schedule(
+    synthetic_pool: SyntheticPool, tmp_path: Path
+) -> None:
+    lut = random_lut(CHOICES, CHOICES.all_blocks(CLASSES), HOST)
+    blocks = CHOICES.smallest.blocks(CHOICES, CLASSES)
+    shared = ((used.key, key, point) for used in blocks for key, point in lut.rows[used.key].schedules)
+    used, key, point, other = next(
+        (used, key, point, other)
+        for used, key, point in shared
+        for other, row in lut.rows.items()
+        if other != used and key in dict(row.schedules)
+    )
+    lut.rows[used] = replace(lut.rows[used], predicted_error=0.05)
+    before = lut.rows[other]
+    synthetic_pool.seconds = lambda _asked: "wrong result"
+    synthetic_pool.check_error = lambda asked: "wrong result" if asked.what.point == point else None
+    compile_networks(lut, HOST, [network_job(blocks, tmp_path / "network.so")], progress=False)
+    assert dict(lut.rows[used].schedules)[key] != point
+    assert lut.rows[other] == before
+
+
 def test_a_row_that_was_measured_keeps_its_schedule_and_the_error_is_told(
     shared_pool: WorkerPool, in_one_process: None, tmp_path: Path
 ) -> None:
