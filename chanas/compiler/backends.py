@@ -36,7 +36,6 @@ class Backend:
     has_own_cores          what times has its cores to itself
     keeps_caches           weights that fit into a cache are still there at the next inference
     differs_by_process     a network's time depends on where in memory its process has the weights
-    has_slow_dtypes        a dtype of half the bytes may take longer than float32
     has_default_schedules  blocks can be compiled and timed without our schedules
     has_objects            blocks can be compiled to objects that C code calls
     seeds_others           points mean the same on other devices of the kind whose spaces agree (warm start)
@@ -50,7 +49,6 @@ class Backend:
     has_own_cores: bool = False
     keeps_caches: bool = False
     differs_by_process: bool = False
-    has_slow_dtypes: bool = False
     has_default_schedules: bool = False
     has_objects: bool = False
     seeds_others: bool = False
@@ -76,7 +74,6 @@ BACKENDS = {
         has_own_cores=True,
         keeps_caches=True,
         differs_by_process=True,
-        has_slow_dtypes=True,
         has_default_schedules=True,
         has_objects=True,
         seeds_others=True,

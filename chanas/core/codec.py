@@ -1,10 +1,12 @@
 """Dataclasses as JSON and back, by the types of their fields; those that have `to_json` and `from_json` use them.
 
-Where a field may be one of several dataclasses, its JSON says which one it is: `{"BlockAt": {"block": …}}`.
+Where a field may be one of several dataclasses, its JSON says which one it is: `{"BlockAt": {"block": …}}`. An array is
+its type, its shape, and its bytes in base64.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import enum
 import functools
@@ -28,6 +30,8 @@ def to_json(value: Any, kind: Any = None) -> Any:
         return {type(value).__name__: fields} if len(_alternatives(kind)) > 1 else fields
     if isinstance(value, Path):
         return str(value)
+    if _is_array(type(value)):
+        return _pack(value)
     if isinstance(value, list | tuple):
         return [to_json(v, k) for v, k in zip(value, _members(kind, len(value)), strict=True)]
     if isinstance(value, Mapping):
@@ -57,6 +61,8 @@ def from_json(kind: Any, data: Any) -> Any:
             [(name, data)] = data.items()
             return from_json(named[name], data)
         return from_json(next(m for m in typing.get_args(kind) if m is not types.NoneType), data)
+    if _is_array(typing.get_origin(kind)):
+        return _unpack(data)
     if typing.get_origin(kind) in (tuple, Sequence):
         if not isinstance(data, list | tuple):
             raise TypeError(f"expected a list, got {data!r:.40}")
@@ -73,6 +79,23 @@ def fields_from_json(kind: type, data: dict[str, Any]) -> Any:
     """Make a dataclass from its fields' JSON. Raises TypeError: fields are missing, or there are others."""
     kinds = _types_of_fields(kind)
     return kind(**{name: from_json(kinds.get(name), value) for name, value in data.items()})
+
+
+def _is_array(kind: Any) -> bool:
+    """By its name: commands that have no arrays start without numpy."""
+    return getattr(kind, "__module__", "") == "numpy" and kind.__name__ == "ndarray"
+
+
+def _pack(values: Any) -> dict[str, Any]:
+    little = values.astype(values.dtype.newbyteorder("<"))
+    content = base64.b64encode(little.tobytes()).decode("ascii")
+    return {"dtype": little.dtype.str, "shape": list(values.shape), "bytes": content}
+
+
+def _unpack(data: dict[str, Any]) -> Any:
+    import numpy as np
+
+    return np.frombuffer(base64.b64decode(data["bytes"]), data["dtype"]).reshape(data["shape"])
 
 
 @functools.cache

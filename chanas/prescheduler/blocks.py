@@ -48,25 +48,6 @@ def surroundings(space: SearchSpace, num_classes: int, seed: int = 0, dtype: str
     return Surroundings(mean_network_weight_bytes(networks, dtype), round(np.mean([len(n) for n in networks])))
 
 
-@dataclass(frozen=True)
-class StoredRounds:
-    """Rounds of blocks in the records of a run, so that a process that ends loses none."""
-
-    store: RecordStore
-
-    def load(self, task: BlockTask) -> list[Outcome]:
-        """Oldest first."""
-        block, schedules, _ = task
-        known = self.store.load_rounds(block.key, schedules)
-        return [Outcome(r.seconds, r.spread_s, None, drift=r.drift) for r in known]
-
-    def keep(self, task: BlockTask, outcome: Outcome) -> None:
-        """Store a round that worked."""
-        block, schedules, _ = task
-        record = BlockRecord(schedules, outcome.seconds, outcome.spread_s, drift=outcome.drift)
-        self.store.add_round(block.key, record)
-
-
 @dataclass
 class _Waiting:
     """A block between two rounds: what came of those so far, how many are left, and since when it waits."""
@@ -76,6 +57,15 @@ class _Waiting:
     num_left: int
     since: float = 0.0
 
+    def ends(self, outcome: Outcome) -> bool:
+        """Take in a round; whether it was the last. One that fails is left out, but the first of a block that nothing
+        is known of, or that does not build."""
+        self.num_left -= 1
+        fails = outcome.seconds is None and not (self.outcomes and self.candidate.library.exists())
+        if outcome.seconds is not None or fails:
+            self.outcomes.append(outcome)
+        return fails or self.num_left == 0
+
 
 def time_blocks(
     todo: list[BlockTask],
@@ -84,13 +74,13 @@ def time_blocks(
     scratch: Path,
     around: Surroundings,
     canary: Canary | None = None,
-    rounds: StoredRounds | None = None,
+    store: RecordStore | None = None,
 ) -> Iterator[tuple[BlockTask, Outcome]]:
     """Compile, check and time blocks, as rows of a table are, each in several rounds while others are compiled.
 
     A slow moment of the machine lasts seconds: the median over rounds that lie seconds apart is free of it. `todo` is
-    emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift. `rounds` gets
-    each round as it ends; those that it knows from before count, and are not timed again.
+    emptied; who iterates may append to it. A block may be in it once at a time. `canary` tells of drift. `store` gets
+    each round as it ends, so that a process that ends loses none; those that it has from before count.
     """
     line: CandidatePipeline[BlockTask] = CandidatePipeline(pool, canary)
     blocks: dict[BlockTask, _Waiting] = {}
@@ -100,7 +90,9 @@ def time_blocks(
     while todo or blocks:
         while todo and len(blocks) < num_kept and line.num_in_flight - num_again < num_at_once:
             task = todo.pop(0)
-            stored = [] if rounds is None else rounds.load(task)
+            block, schedules, _ = task
+            known = [] if store is None else store.load_rounds(block.key, schedules)
+            stored = [Outcome(r.seconds, r.spread_s, None, drift=r.drift) for r in known]
             if len(stored) >= _ROUNDS:
                 yield task, median_outcome(stored[:_ROUNDS])
                 continue
@@ -109,36 +101,26 @@ def time_blocks(
             line.submit(candidate)
         # those that have waited long enough; the others only when a device has nothing else to do
         while between and (time.monotonic() - between[0].since >= _APART_S or line.num_in_flight < pool.num_devices):
-            block = between.popleft()
-            line.time_again(block.candidate, block.outcomes[-1].device)
+            waiting = between.popleft()
+            line.time_again(waiting.candidate, waiting.outcomes[-1].device)
             num_again += 1
         for candidate, outcome in line.finished():
-            block = blocks[candidate.token]
-            num_again -= block.since > 0.0
-            if _ends(block, outcome, rounds):
+            waiting = blocks[candidate.token]
+            block, schedules, _ = candidate.token
+            num_again -= waiting.since > 0.0
+            if outcome.seconds is not None and store is not None:
+                store.add_round(
+                    block.key, BlockRecord(schedules, outcome.seconds, outcome.spread_s, drift=outcome.drift)
+                )
+            if waiting.ends(outcome):
                 del blocks[candidate.token]
-                block.candidate.library.unlink(missing_ok=True)
-                (scratch / f"{candidate.token[0].key}.npz").unlink(missing_ok=True)
-                last = block.outcomes[-1]
-                yield candidate.token, last if last.seconds is None else median_outcome(block.outcomes)
+                candidate.library.unlink(missing_ok=True)
+                candidate.case.unlink(missing_ok=True)
+                last = waiting.outcomes[-1]
+                yield candidate.token, last if last.seconds is None else median_outcome(waiting.outcomes)
             else:
-                block.since = time.monotonic()
-                between.append(block)
-
-
-def _ends(block: _Waiting, outcome: Outcome, rounds: StoredRounds | None) -> bool:
-    """Take in a round; whether it was the last. One that fails is left out, but the first of a block that nothing is
-    known of, or that does not build."""
-    block.num_left -= 1
-    if outcome.seconds is not None:
-        block.outcomes.append(outcome)
-        if rounds is not None:
-            rounds.keep(block.candidate.token, outcome)
-        return block.num_left == 0
-    if not block.outcomes or not block.candidate.library.exists():
-        block.outcomes.append(outcome)
-        return True
-    return block.num_left == 0
+                waiting.since = time.monotonic()
+                between.append(waiting)
 
 
 def _block_candidate(

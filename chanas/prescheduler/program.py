@@ -22,10 +22,9 @@ from chanas.measuring.worker.serve import memory_limit
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import Surroundings
 from chanas.prescheduler.ideas import Idea, ranked_points
-from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.session import Session
-from chanas.prescheduler.tuning.jobs import legal_records
+from chanas.prescheduler.tuning.jobs import best_records
 from chanas.prescheduler.tuning.preflight import try_points
 from chanas.prescheduler.tuning.share import tune_share
 from chanas.prescheduler.tuning.warm_start import WarmStart
@@ -78,7 +77,7 @@ class TunedOperators:
 
 def first_choices(program: Program, target: HardwareTarget, store: RecordStore) -> Choices:
     """Schedules to begin with: the best of those that were measured before, and the default where there are none."""
-    records = {w: rank_records(legal_records(w, target, store)) for w in program.workloads()}
+    records = {w: best_records(w, target, store) for w in program.workloads()}
     return with_defaults(program, target, choose(program, records))
 
 

@@ -17,7 +17,7 @@ from chanas.core.target import HardwareTarget
 from chanas.measuring.canary import Canary
 from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.operators.workload import Workload
-from chanas.prescheduler.blocks import BlockTask, Schedules, StoredRounds, Surroundings, time_blocks
+from chanas.prescheduler.blocks import BlockTask, Schedules, Surroundings, time_blocks
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, Work
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.preflight import remaining_workloads, require_families
@@ -86,8 +86,8 @@ class Session:
         num = len(todo)
         self.timed |= schedules.keys()
         self.pool.expect(num)
-        rounds = None if anew else StoredRounds(self.store)
-        timed = time_blocks(todo, self.pool, self.target, self.scratch, self.around, self.canary, rounds)
+        store = None if anew else self.store
+        timed = time_blocks(todo, self.pool, self.target, self.scratch, self.around, self.canary, store)
         with progress_bar(num, text, "block", self.progress and bool(num), keeps=True) as bar:
             for (block, tried, rank), outcome in timed:
                 record = BlockRecord(tried, outcome.seconds, outcome.spread_s, outcome.error, drift=outcome.drift)

@@ -40,9 +40,8 @@ from chanas.measuring.messages import Ping, WorkerError
 from chanas.measuring.worker.compiler import readable
 from chanas.measuring.worker.process import START_TIMEOUT_S
 from chanas.measuring.worker.serve import memory_limit
-from chanas.prescheduler.tuning.dtype_speed import dtype_speed
 from chanas.prescheduler.tuning.give_up import describe_errors
-from chanas.prescheduler.tuning.preflight import FamilyCheck, all_families, check_families
+from chanas.prescheduler.tuning.preflight import all_families, check_families
 
 SCHEMA = 1
 """Version of the JSON document."""
@@ -300,7 +299,7 @@ def activity(watch: Callable[[float], machine_state.Activity] = machine_state.wa
 
 # ---- what works -----------------------------------------------------------------------------------------------------
 def dtypes(target: HardwareTarget, pool: WorkerPool, scratch: Path) -> Section:
-    """Each dtype: one small operator of each family compiled, run, and compared; another dtype's speed beside f32."""
+    """Each dtype: one small operator of each family compiled, run, and compared."""
     facts: dict[str, Any] = {}
     lines: list[tuple[str, str]] = []
     problems: list[str] = []
@@ -311,38 +310,17 @@ def dtypes(target: HardwareTarget, pool: WorkerPool, scratch: Path) -> Section:
             facts[name] = {"works": False, "reason": str(missing), "families": {}}
             lines.append((name, f"not here: {str(missing).partition(';')[0]}"))
             continue
-        checks = check_families(all_families(device), device, pool, scratch)
-        facts[name] = _dtype_facts(checks)
-        lines.append((name, _dtype_line(checks)))
-        problems += _dtype_problems(name, checks)
-        speed = dtype_speed(device, pool, scratch) if name != "f32" and all(c.works for c in checks) else None
-        if speed is not None:
-            facts[name] |= {"seconds": speed.seconds, "f32_seconds": speed.float32_s}
-            lines.append(("", speed.describe()))
+        errors = check_families(all_families(device), device, pool, scratch)
+        failing = {family: error for family, error in errors.items() if error is not None}
+        working = [family for family in errors if family not in failing]
+        facts[name] = {"works": bool(errors) and not failing, "reason": None, "families": errors}
+        parts = [f"works: {', '.join(working)}"] * bool(working) + [f"FAILS: {', '.join(failing)}"] * bool(failing)
+        lines.append((name, "; ".join(parts)))
+        if failing:
+            said = describe_errors({family: readable(WorkerError.read(error)) for family, error in failing.items()})
+            remedy = "report this with all that is above" if name == "f32" else "use --dtype f32"
+            problems.append(f"operators in {name} do not work: {said}; {remedy}")
     return Section("dtypes", facts, tuple(lines), tuple(problems))
-
-
-def _dtype_facts(checks: tuple[FamilyCheck, ...]) -> dict[str, Any]:
-    works = bool(checks) and all(check.works for check in checks)
-    return {"works": works, "reason": None, "families": {check.family: check.error for check in checks}}
-
-
-def _dtype_line(checks: tuple[FamilyCheck, ...]) -> str:
-    working = ", ".join(check.family for check in checks if check.works)
-    failing = ", ".join(check.family for check in checks if not check.works)
-    parts = [f"works: {working}"] * bool(working) + [f"FAILS: {failing}"] * bool(failing)
-    return "; ".join(parts)
-
-
-def _dtype_problems(name: str, checks: tuple[FamilyCheck, ...]) -> Iterator[str]:
-    errors = {
-        check.family: readable(WorkerError.read(check.error or "no reason was given"))
-        for check in checks
-        if not check.works
-    }
-    if errors:
-        remedy = "report this with all that is above" if name == "f32" else "use --dtype f32"
-        yield f"operators in {name} do not work: {describe_errors(errors)}; {remedy}"
 
 
 def timing(target: HardwareTarget, pool: WorkerPool, scratch: Path, seconds: float = _CANARY_S) -> Section:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from chanas.core.codec import fields_from_json, fields_to_json, from_json, to_json
@@ -94,6 +96,14 @@ def test_fields_with_their_default_may_be_left_out() -> None:
     written = fields_to_json(EVERYTHING, omitted=("size", "colour"))
     assert {*to_json(EVERYTHING)} - {*written} == {"size"}
     assert fields_from_json(Everything, written) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((0, 3)), np.array([[0.1, np.nan], [-0.0, np.inf]]), np.arange(3), np.ones(2) > 0]
+)
+def test_an_array_arrives_bit_by_bit(array: npt.NDArray[Any]) -> None:
+    read = from_json(npt.NDArray[np.float64], json.loads(json.dumps(to_json(array))))
+    assert (read.dtype, read.shape, read.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 @pytest.mark.parametrize(

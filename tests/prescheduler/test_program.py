@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from chanas.compiler.program import Program, TunedOperation, Value
+from chanas.compiler.space import Point
 from chanas.errors import MeasureError
 from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
@@ -15,7 +16,7 @@ from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.program import DEFAULT, Choices, first_choices, with_defaults, working_choices
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 
-from ..compiler.workbench import SyntheticPool, answered, device, failed
+from ..compiler.workbench import SyntheticPool, device
 
 HERE = device()
 KNOWN, OTHER = Workload("pointwise", 4, 16, 32), Workload("pointwise", 4, 32, 64)
@@ -60,22 +61,16 @@ def test_without_anything_measured_every_operator_has_a_schedule_and_a_time() ->
     assert all(c.seconds > 0.0 for c in found.values())
 
 
-class Rejecting(SyntheticPool):
-    """Operators whose schedules do not work, as far as they are among the rejected ones."""
-
-    def __init__(self, rejected: set[tuple[Workload, tuple[int, ...]]]) -> None:
-        super().__init__()
-        self.rejected = rejected
-
-    def measure(self, request: object, timeout_s: float, device: int | None = None) -> object:  # type: ignore[override]
-        asked = next(b for b in reversed(self.checked) if b.path == request.library)  # type: ignore[attr-defined]
-        is_bad = (asked.what.workload, asked.what.point) in self.rejected
-        return answered(failed("wrong result")) if is_bad else super().measure(request, timeout_s, device)
+def rejecting(*rejected: tuple[Workload, Point]) -> SyntheticPool:
+    """A device on which these do not work."""
+    pool = SyntheticPool()
+    pool.check_error = lambda asked: "wrong result" if (asked.what.workload, asked.what.point) in rejected else None
+    return pool
 
 
 def test_a_likely_schedule_that_does_not_work_gives_way_to_the_next(choices: Choices, tmp_path: Path) -> None:
     first, second, *_ = ranked_points(OTHER, HERE, 3)
-    found = working_choices(program(), HERE, choices, Rejecting({(OTHER, first)}), tmp_path)  # type: ignore[arg-type]
+    found = working_choices(program(), HERE, choices, rejecting((OTHER, first)), tmp_path)  # type: ignore[arg-type]
     assert found[(OTHER,)].point == second
     assert {key: c for key, c in found.items() if key != (OTHER,)} == {
         k: c for k, c in choices.items() if k != (OTHER,)
@@ -83,6 +78,6 @@ def test_a_likely_schedule_that_does_not_work_gives_way_to_the_next(choices: Cho
 
 
 def test_an_operator_without_a_schedule_that_works_is_named(choices: Choices, tmp_path: Path) -> None:
-    pool = Rejecting({(OTHER, point) for point in ranked_points(OTHER, HERE, 3)})
+    pool = rejecting(*((OTHER, point) for point in ranked_points(OTHER, HERE, 3)))
     with pytest.raises(MeasureError, match=rf"no schedule of operator {OTHER.key} works \(wrong result"):
         working_choices(program(), HERE, choices, pool, tmp_path)  # type: ignore[arg-type]

@@ -1,20 +1,20 @@
-"""chanas/prescheduler/session.py: blocks that are timed, known, or fail, and what the records have of them."""
+"""chanas/prescheduler/session.py and blocks.py: blocks that are timed, known, or fail, and what the records have of
+them. How they are timed in rounds: `tables/test_lut.py`."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from chanas.core.arch import BlockConfig
+from chanas.core.arch import BlockConfig, SearchSpace
 from chanas.core.effort import Effort
 from chanas.errors import MeasureError
-from chanas.operators.steps import device_workloads, tuned_workloads
-from chanas.prescheduler import session as module
-from chanas.prescheduler.blocks import Schedules, Surroundings
+from chanas.operators.steps import block_workloads, device_workloads, tuned_workloads
+from chanas.prescheduler.blocks import Schedules, Surroundings, surroundings
 from chanas.prescheduler.records.store import BlockRecord, RecordStore
 from chanas.prescheduler.session import Session, open_session
 
@@ -23,24 +23,13 @@ from ..compiler.workbench import (
     NANO,
     NUM_CLASSES,
     SyntheticPool,
-    answered,
     block_of,
-    failed,
-    interrupted_bar,
-    is_preflight,
     random_points,
     synthetic_seconds,
 )
 
 BLOCKS = NANO.all_blocks(NUM_CLASSES)[:4]
 AROUND = Surroundings(20_000, 7)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RecordStore]:
-    opened = RecordStore(tmp_path / "records.sqlite", HOST)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -129,30 +118,13 @@ def test_rounds_that_are_known_do_not_count_for_what_is_timed_anew(session: Sess
     assert len(session.store.load_rounds(block.key, schedules)) == 3  # those from before
 
 
-def test_ctrl_c_keeps_the_blocks_that_are_done(
-    session: Session, store: RecordStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "progress_bar", interrupted_bar(2))
-    kept: list[BlockConfig] = []
-    with pytest.raises(KeyboardInterrupt):
-        session.time({b: [schedules_of(b)] for b in BLOCKS}, keep=lambda block, _record: kept.append(block))
-    assert len(kept) == 2
-    assert all(store.load_block(block.key, schedules_of(block)) is not None for block in kept)
-
-
 # ---- operators ------------------------------------------------------------------------------------------------------
 def test_operators_are_tuned_as_cold_as_the_surroundings_say(session: Session, pool: SyntheticPool) -> None:
-    workloads, seen, measure = tuned_workloads(BLOCKS[:1], HOST), [], pool.measure
-
-    def noting(request: Any, *rest: Any) -> Any:
-        if request.library.name != "canary.so" and not is_preflight(request.library):
-            seen.append((request.settings.cold_bytes, request.settings.code_copies))
-        return measure(request, *rest)
-
-    pool.measure = noting  # type: ignore[method-assign]
+    workloads = tuned_workloads(BLOCKS[:1], HOST)
     effort = Effort(trials=3, cost_model="random")
     session.jobs(effort).run(workloads, progress=False)
-    assert set(seen) == {(AROUND.weight_bytes, AROUND.num_blocks)}
+    seen = {(r.settings.cold_bytes, r.settings.code_copies) for r in pool.requests}
+    assert seen == {(AROUND.weight_bytes, AROUND.num_blocks)}
     assert [len(session.store.load(w.key)) for w in workloads] == [3] * len(workloads)
     assert "3 readings" in session.canary.describe()
     pool.checked.clear()
@@ -161,10 +133,7 @@ def test_operators_are_tuned_as_cold_as_the_surroundings_say(session: Session, p
 
 
 def test_a_family_that_does_not_work_ends_it_before_anything_is_tuned(session: Session, pool: SyntheticPool) -> None:
-    build = pool.build
-    pool.build = lambda request, timeout_s: (  # type: ignore[method-assign]
-        answered(failed("crash: planted")) if is_preflight(request.path) else build(request, timeout_s)
-    )
+    pool.check_error = lambda _asked: "crash: planted"
     with pytest.raises(MeasureError, match="crash: planted"):
         session.require_families(tuned_workloads(BLOCKS, HOST), Effort(trials=3))
 
@@ -179,3 +148,22 @@ def test_work_is_noted_once_something_was_timed(session: Session, store: RecordS
     assert first.timing_s > 0.0 < first.wall_s
     session.time({BLOCKS[1]: [schedules_of(BLOCKS[1])]})
     assert store.total_work() != session.note_work() == store.total_work()  # that of one session is not added up
+
+
+# ---- what surrounds a block ------------------------------------------------------------------------------------------
+def test_surroundings_are_those_of_the_mean_network(tiny_space: SearchSpace) -> None:
+    around = surroundings(tiny_space, 10)
+    smallest, largest = (
+        sum(w.weight_bytes for b in a.blocks(tiny_space, 10) for w in block_workloads(b))
+        for a in (tiny_space.smallest, tiny_space.largest)
+    )
+    assert smallest < around.weight_bytes < largest
+    assert 4 + tiny_space.num_stages <= around.num_blocks <= 4 + tiny_space.num_stages * tiny_space.max_depth
+    assert surroundings(tiny_space, 10) == around
+
+
+def test_surroundings_of_a_space_of_one_depth() -> None:
+    one = dataclasses.replace(NANO, width_multipliers=(1.0,))
+    some = one.smallest.blocks(one, NUM_CLASSES)
+    weights = sum(w.weight_bytes for b in some for w in block_workloads(b))
+    assert surroundings(one, NUM_CLASSES) == Surroundings(weights, len(some))

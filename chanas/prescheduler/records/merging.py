@@ -5,11 +5,12 @@ Of the same point, block or operator the newer measurement is kept, as where bot
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
 from chanas.errors import CheckpointError, one_line
-from chanas.prescheduler.records.schema import SCHEMA, migrate, version_of
+from chanas.prescheduler.records.schema import bring_up_to_date
 from chanas.prescheduler.records.tables import RUNS, TABLES
 
 
@@ -26,38 +27,20 @@ def merge_records(source: Path, into: Path, device: str | None = None) -> None:
         return
     try:
         into.parent.mkdir(parents=True, exist_ok=True)
-        _migrate(source)
-        db = sqlite3.connect(into, timeout=60, isolation_level=None)
-        try:
+        with contextlib.closing(sqlite3.connect(source, timeout=60)) as db:
+            bring_up_to_date(db, source)
+        with contextlib.closing(sqlite3.connect(into, timeout=60, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode=WAL")
-            _migrate_open(db, into)
+            bring_up_to_date(db, into)
             db.execute("ATTACH ? AS other", (str(source),))
             db.execute("BEGIN IMMEDIATE")
             for statement in _statements(db, device is None):
                 db.execute(statement, {"device": device})
             db.execute("COMMIT")
-        finally:
-            db.close()
     except (OSError, sqlite3.Error) as error:
         raise CheckpointError(
             f"records of {source} cannot be added to {into}: {one_line(error)}; both are as they were"
         ) from error
-
-
-def _migrate(path: Path) -> None:
-    db = sqlite3.connect(path, timeout=60)
-    try:
-        _migrate_open(db, path)
-    finally:
-        db.close()
-
-
-def _migrate_open(db: sqlite3.Connection, path: Path) -> None:
-    version = version_of(db)
-    if version > SCHEMA:
-        raise CheckpointError(f"expected tuning records of schema {SCHEMA} or older, got {version} in {path}")
-    if version < SCHEMA:
-        migrate(db)
 
 
 def _statements(db: sqlite3.Connection, with_work: bool) -> list[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
+
+from chanas.errors import CheckpointError
 
 # What makes a database of schema n one of schema n + 1. A database is brought to the newest schema when it is opened,
 # in one transaction: it is either as it was or whole. Steps are only ever added.
@@ -76,6 +79,22 @@ SCHEMA = len(_STEPS)
 def version_of(db: sqlite3.Connection) -> int:
     """The schema of an open file; 0 of an empty one."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
+    """Make an open file one of the newest schema.
+
+    Raises:
+        CheckpointError: it is of a newer one, and stays as it is.
+    """
+    version = version_of(db)
+    if version > SCHEMA:
+        raise CheckpointError(
+            f"expected tuning records of schema {SCHEMA} or older, got {version} in {path}; "
+            "use the chanas that wrote them, or move the file away"
+        )
+    if version < SCHEMA:
+        migrate(db)
 
 
 def migrate(db: sqlite3.Connection) -> None:

@@ -56,21 +56,16 @@ class Source:
             return [f"version of the schedule spaces: {self.spaces} instead of {backend.space_version}"]
         return []
 
-    def differences(self, target: HardwareTarget) -> list[str]:
-        """List the reasons that its points are not points of `target`'s schedule spaces; empty if they are."""
-        mine, its = self.target, target
-        pairs = [
-            ("float32 values in a vector", mine.vector_lanes, its.vector_lanes),
-            ("vector registers", mine.num_vector_registers, its.num_vector_registers),
-        ]
-        others = [f"{what}: {got} instead of {expected}" for what, got, expected in pairs if got != expected]
-        return self.refusals(target) or others
+    def has_points_of(self, target: HardwareTarget) -> bool:
+        """True if its points are points of `target`'s schedule spaces: same vectors, and as many registers."""
+        mine, its = ((t.vector_lanes, t.num_vector_registers) for t in (self.target, target))
+        return mine == its and not self.refusals(target)
 
     def distance(self, target: HardwareTarget) -> tuple[object, ...]:
         """The nearest of several sources is the smallest: same vectors, device, dtype and compiler, then alike in
         threads."""
         return (
-            bool(self.differences(target)),
+            not self.has_points_of(target),
             self.target.fingerprint != target.fingerprint,
             self.target.dtype != target.dtype,
             self.compiler != tvm_version(),

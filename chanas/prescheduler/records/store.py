@@ -5,11 +5,12 @@ Write-ahead log, one transaction per measured batch: killing the process loses a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import CheckpointError
 from chanas.measuring.messages import Reading
-from chanas.prescheduler.records.schema import SCHEMA, migrate, version_of
+from chanas.prescheduler.records.schema import bring_up_to_date
 from chanas.prescheduler.records.tables import (
     BLOCKS,
     CANARY,
@@ -180,17 +181,10 @@ class RecordStore:
 
     def _prepare(self, target: HardwareTarget) -> None:
         try:
-            version = version_of(self._db)
-            if version > SCHEMA:
-                raise CheckpointError(
-                    f"expected tuning records of schema {SCHEMA} or older, got {version} in {self.path}; "
-                    "use the chanas that wrote them, or move the file away"
-                )
+            bring_up_to_date(self._db, self.path)
             self._db.execute("PRAGMA journal_mode=WAL")
             # Not forced to the disk with every batch: a killed process loses nothing by that, a power cut a few.
             self._db.execute("PRAGMA synchronous=NORMAL")
-            if version < SCHEMA:
-                migrate(self._db)
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")  # a file that can't be written shows now, not after measuring
                 self._adopt_unversioned(target)
@@ -224,24 +218,12 @@ class RecordStore:
         rows = [{"device": self.device, **row} for row in rows]
         columns = ", ".join(rows[0])
         values = ", ".join(f":{column}" for column in rows[0])
-        try:
-            with self._db:
-                self._db.executemany(f"INSERT OR REPLACE INTO {table.name} ({columns}) VALUES ({values})", rows)
-        except sqlite3.OperationalError as error:
-            raise CheckpointError(
-                f"tuning records {self.path} cannot be written: {error}; what was written before is whole; "
-                f"{_remedy(error)}"
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from error
+        with self._as_one_line("written", "what was written before is whole; "), self._db:
+            self._db.executemany(f"INSERT OR REPLACE INTO {table.name} ({columns}) VALUES ({values})", rows)
 
     def _rows(self, query: str, **arguments: object) -> list[Row]:
-        try:
+        with self._as_one_line("read"):
             return fetch(self._db, query, {"device": self.device, **arguments})
-        except sqlite3.OperationalError as error:
-            raise CheckpointError(f"tuning records {self.path} cannot be read: {error}; {_remedy(error)}") from error
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from error
 
     def _find(self, record: type[Record], table: Table, **where: object) -> list[Record]:
         """This device's records in a table that have these values, oldest first."""
@@ -255,16 +237,22 @@ class RecordStore:
         if num_left_out and not self._was_told:
             self._was_told = True
             logger.warning("%s", left_out(self.path, num_left_out))
-        try:
+        with self._as_one_line("read"):
             return [read_row(record, row) for row in rows]
-        except (TypeError, ValueError) as error:
-            raise self._damaged(error) from error
 
-    def _damaged(self, error: Exception) -> CheckpointError:
-        return CheckpointError(
-            f"tuning records {self.path} are damaged ({error}); save what can be read with `sqlite3 FILE .recover`, "
-            "or move the file away"
-        )
+    @contextlib.contextmanager
+    def _as_one_line(self, verb: str, note: str = "") -> Iterator[None]:
+        """Raise what fails as a CheckpointError that says what cannot be done, and what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            said = f"tuning records {self.path} cannot be {verb}: {error}; {note}{_remedy(error)}"
+            raise CheckpointError(said) from error
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"tuning records {self.path} are damaged ({error}); save what can be read with `sqlite3 FILE "
+                ".recover`, or move the file away"
+            ) from error
 
     def add(self, workload: str, records: Iterable[TuningRecord]) -> None:
         """Store a batch in one transaction; a point that is already there is replaced."""

@@ -1,14 +1,15 @@
 """Latency tables of default schedules: what a search would look at that knew nothing of scheduling (CHaNAS-W/O; paper,
 section 4.2 and figure 4). They are measured once, block by block, with weights as cold as in the tuned table.
 
-A kind is a name in `KINDS`; what measures its blocks is a generator of (block, outcome).
+A kind is a name in `KINDS`; what measures its blocks is a generator of (block, outcome). What tuning single blocks was
+worth is seen beside their schedules of `ideas.default_points` (`time_default_blocks`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +24,13 @@ from chanas.devices.timing import BLOCK
 from chanas.errors import ChanasError, MeasureError, TargetError, unknown_name
 from chanas.files.locks import one_writer
 from chanas.measuring.candidates import Candidate, CandidatePipeline
-from chanas.measuring.fleet import open_workers
+from chanas.measuring.fleet import OpenPool, open_workers
 from chanas.measuring.messages import Outcome, UntunedBlock
+from chanas.operators.steps import device_workloads
 from chanas.prescheduler.blocks import Surroundings, surroundings
-from chanas.prescheduler.records.store import BlockRecord
+from chanas.prescheduler.ideas import default_points
+from chanas.prescheduler.records.store import BlockRecord, RecordStore
+from chanas.prescheduler.session import open_session
 from chanas.prescheduler.tables.lut import row_of
 
 # A killed process loses no more blocks than this.
@@ -54,26 +58,22 @@ def _untuned(blocks: Sequence[BlockConfig], target: HardwareTarget, around: Surr
         line: CandidatePipeline[BlockConfig] = CandidatePipeline(pool)
         while waiting or line.num_in_flight:
             while waiting and line.num_in_flight < 2 * pool.num_builders + 1:
-                line.submit(_candidate(waiting.pop(0), target, scratch, around))
+                block = waiting.pop(0)
+                case = scratch / f"{block.key}.npz"
+                plain_block_case(block).save(case)
+                candidate = Candidate(
+                    token=block,
+                    what=UntunedBlock(block),
+                    target=target,
+                    library=case.with_suffix(".so"),
+                    case=case,
+                    settings=BLOCK.cold(around.weight_bytes),
+                    timeout_s=_TIMEOUT_S,
+                )
+                line.submit(candidate)
             for candidate, outcome in line.finished():
-                (scratch / f"{candidate.token.key}.npz").unlink(missing_ok=True)
+                candidate.case.unlink(missing_ok=True)
                 yield candidate.token, outcome
-
-
-def _candidate(
-    block: BlockConfig, target: HardwareTarget, scratch: Path, around: Surroundings
-) -> Candidate[BlockConfig]:
-    case, library = scratch / f"{block.key}.npz", scratch / f"{block.key}.so"
-    plain_block_case(block).save(case)
-    return Candidate(
-        token=block,
-        what=UntunedBlock(block),
-        target=target,
-        library=library,
-        case=case,
-        settings=BLOCK.cold(around.weight_bytes),
-        timeout_s=_TIMEOUT_S,
-    )
 
 
 def _eager(blocks: Sequence[BlockConfig], target: HardwareTarget, around: Surroundings) -> Measured:
@@ -129,10 +129,8 @@ def default_table(
     with one_writer(path):
         lut = LatencyLUT(header, _existing(path, header))
         todo = lut.missing(task.blocks(task.sub_spaces) if blocks is None else blocks)
-        failed: dict[str, str] = {}
-        if todo:
-            around = surroundings(task.space, task.num_classes, dtype=target.dtype)
-            _fill(lut, path, chosen, todo, around, failed, progress)
+        around = surroundings(task.space, task.num_classes, dtype=target.dtype)
+        failed = _fill(lut, path, chosen, todo, around, progress) if todo else {}
     if failed:
         block, error = next(iter(failed.items()))
         raise MeasureError(
@@ -154,14 +152,10 @@ def _existing(path: Path, header: LUTHeader) -> dict[str, LUTRow]:
 
 
 def _fill(
-    lut: LatencyLUT,
-    path: Path,
-    kind: Kind,
-    todo: Sequence[BlockConfig],
-    around: Surroundings,
-    failed: dict[str, str],
-    progress: bool,
-) -> None:
+    lut: LatencyLUT, path: Path, kind: Kind, todo: Sequence[BlockConfig], around: Surroundings, progress: bool
+) -> dict[str, str]:
+    """Add rows, and save the table meanwhile; the errors of those that cannot be measured, by block."""
+    failed: dict[str, str] = {}
     with (
         contextlib.closing(kind.measure(todo, lut.header.target, around)) as measured,
         progress_bar(len(todo), f"timing {kind.text}", "block", progress, keeps=True) as bar,
@@ -179,3 +173,35 @@ def _fill(
                     lut.save(path)
         finally:
             lut.save(path)
+    return failed
+
+
+# ---- our own schedules, where nothing was tuned ----------------------------------------------------------------------
+def time_default_blocks(
+    records: Path,
+    task: Task,
+    target: HardwareTarget,
+    blocks: Iterable[BlockConfig],
+    *,
+    open_pool: OpenPool | None = None,
+    progress: bool = True,
+) -> dict[str, float]:
+    """Seconds of blocks with default schedules, by the blocks' keys: from a run's records, or timed now as rows of a
+    table are, and recorded. Blocks that fail with them are left out; on GPUs, all.
+
+    Raises:
+        MeasureError: the device cannot be used.
+    """
+    if not backend_of(target).has_default_schedules:
+        return {}
+    schedules = {
+        block: tuple(zip((w.key for w in device_workloads(block, target)), default_points(block, target), strict=True))
+        for block in blocks
+    }
+    with contextlib.closing(RecordStore(records, target)) as store:
+        found = {block: store.load_block(block.key, points) for block, points in schedules.items()}
+        if None in found.values():
+            around = surroundings(task.space, task.num_classes, dtype=target.dtype)
+            with open_session(store, target, around, progress, open_pool) as session:
+                found |= session.known_or_timed(schedules, text="timing default schedules")
+    return {block.key: record.seconds for block, record in found.items() if record and record.seconds is not None}

@@ -30,7 +30,6 @@ from chanas.prescheduler.session import Session, open_session
 from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tables.networks import check_schedules
 from chanas.prescheduler.tuning.budget import occurrences
-from chanas.prescheduler.tuning.dtype_speed import tell_if_slower
 from chanas.prescheduler.tuning.give_up import describe_errors
 from chanas.prescheduler.tuning.share import TunedShare, tune_share
 from chanas.prescheduler.tuning.warm_start import WarmStart
@@ -86,7 +85,8 @@ def preschedule(
     blocks = task.blocks(sub_spaces) if only is None else tuple(only)
     around = surroundings(task.space, task.num_classes, dtype=target.dtype)
     with one_writer(run.records):
-        _remove_leftovers(run.luts)
+        for unfinished in run.luts.glob(".*.tmp"):  # of processes that were killed
+            unfinished.unlink(missing_ok=True)
         with (
             contextlib.closing(RecordStore(run.records, target)) as store,
             open_session(store, target, around, progress, open_pool) as session,
@@ -131,9 +131,7 @@ class _Build:
         session, store, target, warm_start = self.session, self.session.store, self.session.target, self.warm_start
         before, workloads = store.count(), tuned_workloads(self.blocks, target)
         jobs = session.jobs(self.effort, warm_start=warm_start)
-        is_first = bool(workloads) and not any(store.load(w.key) for w in workloads)  # in this dtype
         session.require_families(workloads, self.effort)
-        tell_if_slower(target, session.pool, session.scratch, is_first=is_first)
         counts = occurrences(self.task, target, workloads, self.sub_spaces, seed=self.effort.seed)
         try:
             tuned = tune_share(jobs, workloads, counts, self.effort.tune_share, progress=session.progress)
@@ -177,7 +175,7 @@ class _Build:
 
         todo: dict[BlockConfig, list[Schedules]] = {}
         for block in self.blocks:
-            ranked = _ranked_schedules(block, target, records)
+            ranked = ranked_schedules(block, target, records)
             known = _known(store, block, ranked)
             if known is not None:
                 keep(block, known)
@@ -242,12 +240,6 @@ def row_of(record: BlockRecord, num_trials: int) -> LUTRow | None:
     return LUTRow(record.seconds, record.spread_s or 0.0, num_trials, record.schedules, measured_at)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove the unfinished tables that killed processes left beside this one."""
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
-
-
 def existing_table(run: RunDirectory, space: SearchSpace, target: HardwareTarget) -> LatencyLUT | None:
     """An earlier table of these blocks and schedules on the same device; any other is replaced."""
     try:
@@ -259,7 +251,7 @@ def existing_table(run: RunDirectory, space: SearchSpace, target: HardwareTarget
     return lut
 
 
-def _ranked_schedules(
+def ranked_schedules(
     block: BlockConfig, target: HardwareTarget, records: Mapping[Workload, Sequence[TuningRecord]]
 ) -> list[Schedules]:
     """The best points of all operators, then the next best ones, and so on (of an operator that has fewer, the last);

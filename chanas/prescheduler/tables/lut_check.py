@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from chanas.core import genome
-from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
@@ -64,9 +63,6 @@ class Sample:
             raise ConfigError(f"expected at least 1 row to measure again, got {self.num_rows}")
         if self.num_networks < 0:
             raise ConfigError(f"expected 0 networks or more, got {self.num_networks}")
-
-
-DEFAULT_SAMPLE = Sample()
 
 
 @dataclass(frozen=True)
@@ -202,97 +198,71 @@ def _median(measured: Sequence[Remeasured]) -> float | None:
     return float(np.median(ratios)) if ratios else None
 
 
-def check_rows(
-    lut: LatencyLUT,
-    space: SearchSpace,
-    target: HardwareTarget,
-    num_classes: int,
-    *,
-    num: int,
-    seed: int = 0,
-    progress: bool = True,
-    open_pool: OpenPool | None = None,
-) -> tuple[Remeasured, ...]:
-    """Time `num` random rows again (all where there are fewer), each with the schedules that it has in the table.
-
-    They come in the order in which they were drawn.
-
-    Raises:
-        LUTError: the table has no row of a block of this space, or schedules of another version of the spaces.
-    """
-    check_schedules(lut)
-    there = [b for b in space.all_blocks(num_classes) if b.key in lut.rows]
-    if not there:
-        raise LUTError(
-            f"expected rows of space '{space.name}' with {num_classes} classes, got a table without any; "
-            "run `chanas lut fill`"
-        )
-    chosen = np.random.default_rng(seed).permutation(len(there))[:num]
-    todo: list[BlockTask] = [(there[i], lut.rows[there[i].key].schedules, 0) for i in chosen]
-    order = [block.key for block, _, _ in todo]
-    found: dict[str, Remeasured] = {}
-    with (
-        open_workers(target, open_pool) as (pool, scratch),
-        progress_bar(len(todo), "timing blocks again", "block", progress) as bar,
-    ):
-        around = surroundings(space, num_classes, dtype=target.dtype)
-        for (block, _, _), outcome in time_blocks(todo, pool, target, scratch, around):
-            is_predicted = lut.rows[block.key].predicted_error is not None
-            found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error, is_predicted)
-            bar.update()
-    return tuple(found[key] for key in order)
-
-
-def check_networks(
-    lut: LatencyLUT,
-    space: SearchSpace,
-    target: HardwareTarget,
-    num_classes: int,
-    *,
-    num: int,
-    seed: int = 0,
-    progress: bool = True,
-    open_pool: OpenPool | None = None,
-) -> tuple[Remeasured, ...]:
-    """Compile and time `num` random networks and compare them with the calibrated prediction.
-
-    Empty if the table is not calibrated or covers no sub-space.
-    """
-    covered = lut.covered(space, num_classes)
-    fit = lut.calibration
-    if fit is None or not covered or not num:
-        return ()
-    architectures = draw_architectures(space, num, seed + _SEED_OFFSET, covered)
-    predicted_s = lut.table(space, num_classes, with_holes=True).sum(genome.encode(space, architectures))
-    outcomes = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
-    return tuple(
-        Remeasured(a.key, float(old), new.seconds, new.error)
-        for a, old, new in zip(architectures, predicted_s, outcomes, strict=True)
-    )
-
-
 def check_table(
     lut: LatencyLUT,
     task: Task,
     target: HardwareTarget,
     *,
-    sample: Sample = DEFAULT_SAMPLE,
+    sample: Sample,
     tolerances: Tolerances | None = None,
     seed: int = 0,
     progress: bool = True,
     open_pool: OpenPool | None = None,
 ) -> TableCheck:
-    """Measure some rows and, where the table is calibrated, some networks again; nothing is stored.
+    """Time random rows again (all where there are fewer), each with the schedules that it has in the table, and where
+    the table is calibrated random networks of what it covers; nothing is stored.
 
     `open_pool` is for devices that are not this machine.
 
     Raises:
-        LUTError: the table is of another space, device, number of threads or compiler, or has no rows.
+        LUTError: the table is of another space, device, number of threads or compiler, has no row of a block of this
+            space, or has schedules of another version of the spaces.
     """
     lut.check(task.space, target)
     tolerances = tolerances or Tolerances()
-    how: dict[str, Any] = {"seed": seed, "progress": progress, "open_pool": open_pool}
-    rows = check_rows(lut, task.space, target, task.num_classes, num=sample.num_rows, **how)
-    networks = check_networks(lut, task.space, target, task.num_classes, num=sample.num_networks, **how)
-    worst = 0.0 if lut.calibration is None else lut.calibration.worst
-    return TableCheck(rows, networks, tolerances, max(tolerances.median, worst))
+    check_schedules(lut)
+    rows = _rows_again(lut, task, target, sample.num_rows, seed, progress, open_pool)
+    tolerance = max(tolerances.median, 0.0 if lut.calibration is None else lut.calibration.worst)
+    covered = lut.covered(task.space, task.num_classes)
+    if lut.calibration is None or not covered or not sample.num_networks:
+        return TableCheck(rows, (), tolerances, tolerance)
+    architectures = draw_architectures(task.space, sample.num_networks, seed + _SEED_OFFSET, covered)
+    table = lut.table(task.space, task.num_classes, with_holes=True)
+    predicted_s = table.sum(genome.encode(task.space, architectures))
+    outcomes = measure_networks(lut, task.space, target, task.num_classes, architectures, progress, open_pool)
+    networks = tuple(
+        Remeasured(a.key, float(old), new.seconds, new.error)
+        for a, old, new in zip(architectures, predicted_s, outcomes, strict=True)
+    )
+    return TableCheck(rows, networks, tolerances, tolerance)
+
+
+def _rows_again(
+    lut: LatencyLUT,
+    task: Task,
+    target: HardwareTarget,
+    num: int,
+    seed: int,
+    progress: bool,
+    open_pool: OpenPool | None,
+) -> tuple[Remeasured, ...]:
+    """Random rows in the order in which they were drawn."""
+    there = [b for b in task.space.all_blocks(task.num_classes) if b.key in lut.rows]
+    if not there:
+        raise LUTError(
+            f"expected rows of space '{task.space.name}' with {task.num_classes} classes, got a table without any; "
+            "run `chanas lut fill`"
+        )
+    drawn = [there[i] for i in np.random.default_rng(seed).permutation(len(there))[:num]]
+    todo: list[BlockTask] = [(block, lut.rows[block.key].schedules, 0) for block in drawn]
+    around = surroundings(task.space, task.num_classes, dtype=target.dtype)
+    found: dict[str, Remeasured] = {}
+    with (
+        open_workers(target, open_pool) as (pool, scratch),
+        progress_bar(len(todo), "timing blocks again", "block", progress) as bar,
+    ):
+        for (block, _, _), outcome in time_blocks(todo, pool, target, scratch, around):
+            is_predicted = lut.rows[block.key].predicted_error is not None
+            found[block.key] = Remeasured(block.key, lut.block_s(block), outcome.seconds, outcome.error, is_predicted)
+            bar.update()
+    return tuple(found[block.key] for block in drawn)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import chanas
-from chanas.compiler.backends import backend_of
+from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.cases import ReferenceCase, network_case
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
@@ -24,11 +24,16 @@ from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidateP
 from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.measuring.messages import NetworkAt, Outcome
 from chanas.operators.precision import Array
-from chanas.prescheduler.tables.untried import replace_failing
+from chanas.operators.steps import device_workloads
+from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import ranked_points
+from chanas.prescheduler.tuning.preflight import try_points
 
 _ROUNDS_PER_PROCESS = 3
 # Where the pages of its weights compete for a cache, a network's time differs from process to process.
 _PROCESSES, _MOST_PROCESSES, _AGREEMENT = 3, 5, 0.05
+# Schedules that are tried in place of one that nobody ran and that does not work.
+_NUM_OTHERS = 4
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def compile_networks(
     processor each third of the rounds is in a process of its own; where these disagree by over 5 %, up to two more.
 
     Rows that were predicted may have schedules that nobody ever ran. Where a network with such blocks fails, those that
-    do not work are replaced, in the table's rows, by some that do (`untried`), and it is compiled again.
+    do not work are replaced, in the table's rows, by some that do, and it is compiled again.
 
     Raises:
         LUTError: the table lacks a block, or has points of another version of the schedule spaces.
@@ -123,7 +128,7 @@ def compile_networks(
         through = build(jobs, range(len(jobs)))
         failed = [c.token for c, (outcome,) in through if outcome.error and lut.predicted(jobs[c.token].blocks)]
         blocks = [block for i in failed for block in jobs[i].blocks]
-        if blocks and replace_failing(lut, blocks, target, pool, scratch):
+        if blocks and _replace_failing(lut, blocks, target, pool, scratch):
             again = build([dataclasses.replace(jobs[i], is_built=False) for i in failed], failed)
             through = [(c, known) for c, known in through if c.token not in failed] + again
         num_rounds = _PROCESSES * _ROUNDS_PER_PROCESS
@@ -135,6 +140,35 @@ def compile_networks(
                 found = time_in_rounds(through, pool, num_rounds, keep=lambda _token, _outcome: bar.update())
                 outcomes = dict(_by_token(found))
     return [outcomes[i] for i in range(len(jobs))]
+
+
+def _replace_failing(
+    lut: LatencyLUT, blocks: Sequence[BlockConfig], target: HardwareTarget, pool: Pool, scratch: Path
+) -> bool:
+    """Run every operator of those of the blocks that were predicted once, and compare it with PyTorch; where one does
+    not work, rows of the table that were predicted get a schedule that does. True if any did.
+
+    What the table says of seconds stays.
+
+    Raises:
+        ChanasError: the disk is full.
+    """
+    points: dict[Workload, dict[Point, None]] = {}
+    for block in dict.fromkeys(lut.predicted(blocks)):
+        for workload, (_, point) in zip(device_workloads(block, target), lut.rows[block.key].schedules, strict=False):
+            points.setdefault(workload, {})[point] = None
+    tried = {}
+    for workload, known in points.items():
+        space = schedule_space(workload, target)
+        others = dict.fromkeys([*known, *ranked_points(workload, target, _NUM_OTHERS)])
+        tried[workload] = [point for point in others if space.contains(point)]
+    working, _ = try_points(tried, target, pool, scratch)
+    replaced = {w.key: point for w, point in working.items() if point != next(iter(points[w]))}
+    for key, row in lut.rows.items():
+        if row.predicted_error is not None and not replaced.keys().isdisjoint(key for key, _ in row.schedules):
+            schedules = tuple((key, replaced.get(key, point)) for key, point in row.schedules)
+            lut.rows[key] = dataclasses.replace(row, schedules=schedules)
+    return bool(replaced)
 
 
 def _build(

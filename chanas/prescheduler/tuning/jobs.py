@@ -335,8 +335,8 @@ class TuningJobs:
         self._keep_at_s = now_s + max(_KEEP_EVERY_S, (now_s - start_s) / _KEEPING_SHARE)
 
     def best_records(self, workload: Workload) -> list[TuningRecord]:
-        """Valid records of a workload, best first (`remeasure.ranked`)."""
-        return rank_records(self._legal_records(workload))
+        """Valid records of a workload, best first."""
+        return best_records(workload, self.target, self.store)
 
     def _legal_records(self, workload: Workload) -> list[TuningRecord]:
         return legal_records(workload, self.target, self.store)
@@ -471,6 +471,11 @@ def legal_records(workload: Workload, target: HardwareTarget, store: RecordStore
     """Records of a workload whose points are schedules of it today, in the space that is tuned in or not."""
     space = schedule_space(workload, target)
     return [r for r in store.load(workload.key) if space.means(r.point)]
+
+
+def best_records(workload: Workload, target: HardwareTarget, store: RecordStore) -> list[TuningRecord]:
+    """Valid ones of these, best first."""
+    return rank_records(legal_records(workload, target, store))
 
 
 def _rivals_of(alternatives: Iterable[Sequence[Workload]]) -> dict[Workload, set[Workload]]:

@@ -4,7 +4,7 @@ PyTorch before anything is tuned: what can't work is told in a second, not after
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +39,6 @@ _SMALL: tuple[Workload, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class FamilyCheck:
-    """The check of a family's operators on a device; `error` says why they do not work, in one line."""
-
-    family: str
-    works: bool
-    error: str | None
-
-
 def all_families(target: HardwareTarget) -> tuple[Workload, ...]:
     """One small operator of each family that there is on the target in its dtype."""
     found = []
@@ -72,7 +63,7 @@ def one_of_each(workloads: Iterable[Workload]) -> tuple[Workload, ...]:
 
 def check_families(
     workloads: Sequence[Workload], target: HardwareTarget, pool: Pool, scratch: Path
-) -> tuple[FamilyCheck, ...]:
+) -> dict[str, str | None]:
     """Build, run and compare each workload, all side by side, at up to three random points until one works.
 
     Args:
@@ -82,14 +73,14 @@ def check_families(
         scratch: an existing folder for files, of which none is left.
 
     Returns:
-        A check for each workload, in order.
+        The error of each family, in order; None where it works.
 
     Raises:
         ChanasError: the disk is full.
     """
     points = {w: schedule_space(w, target).sample(_NUM_POINTS, np.random.default_rng(0)) for w in workloads}
     working, errors = try_points(points, target, pool, scratch)
-    return tuple(FamilyCheck(w.op, w in working, None if w in working else errors[w][0]) for w in workloads)
+    return {w.op: None if w in working else errors[w][0] for w in workloads}
 
 
 def try_points(
@@ -161,7 +152,7 @@ def require_families(workloads: Sequence[Workload], target: HardwareTarget, pool
         ChanasError: the disk is full.
     """
     checks = check_families(one_of_each(workloads), target, pool, scratch)
-    errors = {c.family: c.error or "" for c in checks if not c.works}
+    errors = {family: error for family, error in checks.items() if error is not None}
     if errors:
         raise MeasureError(
             f"operators in {target.dtype_name} do not work on {target.device}, compiled for {target.instruction_set}: "

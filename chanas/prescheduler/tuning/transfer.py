@@ -12,9 +12,9 @@ Notation: N points, F features, S sources (other devices), n measured points, R 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -212,13 +212,12 @@ class FiniteProcess:
     length    l, in units of the distances
     """
 
-    def __init__(  # the model's quantities, by name
+    def __init__(
         self,
         expected: FloatArray,
         distances: Distances,
         length: float,
         noise: float,
-        *,
         difference: float,
         slopes: FloatArray,
         evidence: float = 0.0,
@@ -361,12 +360,6 @@ _DROPPED, _NEGLIGIBLE = 1e-4, 1e-2
 _MOST_ASKED = 8
 
 
-@dataclass(frozen=True)
-class _Opinion:
-    whose: int
-    process: FiniteProcess
-
-
 def _expectations(sources: FloatArray, num_points: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
     """Yield whose opinion, m float64[N], and slopes float64[R, N]; a source that knows no point has none."""
     yield ALONE, np.zeros(num_points), np.zeros((0, num_points))
@@ -412,27 +405,18 @@ class Mixture:
         self._validity = Validity(len(x), sources)
         kinds = [(length, noise) for length in _LENGTHS for noise in (_NOISES if length else _NOISES[:1])]
         expectations = list(_expectations(sources, len(x)))
-        self._opinions = []
+        self._opinions: list[tuple[int, FiniteProcess]] = []
         for whose, m, slopes in expectations:
             weight = _PRIOR_ALONE if whose == ALONE else (1.0 - _PRIOR_ALONE) / (len(expectations) - 1)
-            for length, noise in kinds:
-                own = weight / len(_LENGTHS) / (len(_NOISES) if length else 1) / len(_DIFFERENCES)
-                for difference in _DIFFERENCES:
-                    process = FiniteProcess(
-                        m,
-                        self._distances,
-                        length,
-                        noise,
-                        difference=difference,
-                        slopes=slopes,
-                        evidence=math.log(own),
-                    )
-                    self._opinions.append(_Opinion(whose, process))
+            for (length, noise), difference in itertools.product(kinds, _DIFFERENCES):
+                own = math.log(weight / len(_LENGTHS) / (len(_NOISES) if length else 1) / len(_DIFFERENCES))
+                process = FiniteProcess(m, self._distances, length, noise, difference, slopes, own)
+                self._opinions.append((whose, process))
         self._level: float | None = None
 
     def _weights(self) -> FloatArray:
         """float64 of each opinion that is left; they sum to one."""
-        evidence = np.array([o.process.evidence for o in self._opinions])
+        evidence = np.array([process.evidence for _, process in self._opinions])
         weights = np.exp(evidence - evidence.max())
         out: FloatArray = weights / weights.sum()
         return out
@@ -440,8 +424,8 @@ class Mixture:
     def weights(self) -> dict[int, float]:
         """Weight of `ALONE`, of each source by its number and of `ALL`; those that were dropped are missing."""
         found: dict[int, float] = {}
-        for opinion, weight in zip(self._opinions, self._weights().tolist(), strict=True):
-            found[opinion.whose] = found.get(opinion.whose, 0.0) + weight
+        for (whose, _), weight in zip(self._opinions, self._weights().tolist(), strict=True):
+            found[whose] = found.get(whose, 0.0) + weight
         return found
 
     @property
@@ -465,18 +449,17 @@ class Mixture:
         if self._level is None:
             self._level = log_seconds
         self._distances.add(index, row)
-        for opinion in self._opinions:
-            opinion.process.observe(index, log_seconds - self._level)
+        for _, process in self._opinions:
+            process.observe(index, log_seconds - self._level)
         weights = self._weights()
         least = _DROPPED * weights.max()
-        self._opinions = [o for o, w in zip(self._opinions, weights, strict=True) if w > least or o.whose == ALONE]
+        self._opinions = [o for o, w in zip(self._opinions, weights, strict=True) if w > least or o[0] == ALONE]
 
     def predict(self) -> FloatArray:
         """float64[N]: log seconds of all points, up to a constant before the first measurement."""
         mean = np.full(self._num_points, self._level or 0.0)
         by_length: dict[float, FloatArray] = {}
-        for opinion, weight in zip(self._opinions, self._weights().tolist(), strict=True):
-            process = opinion.process
+        for (_, process), weight in zip(self._opinions, self._weights().tolist(), strict=True):
             coefficients = process.coefficients()
             mean += weight * process.trend(coefficients)
             by_length[process.length] = by_length.get(process.length, 0.0) + weight * coefficients
@@ -492,10 +475,10 @@ class Mixture:
         """float64[N]: by how much each point, if it works, is expected to be below `best` log seconds, in one's
         opinion."""
         level = self._level or 0.0
-        own = [(o, w) for o, w in zip(self._opinions, self._weights().tolist(), strict=True) if o.whose == whose]
+        own = [(p, w) for (o, p), w in zip(self._opinions, self._weights().tolist(), strict=True) if o == whose]
         own = sorted(own, key=lambda pair: -pair[1])[:_MOST_ASKED]
         least = _NEGLIGIBLE * own[0][1]
-        gains = [w * o.process.expected_improvement(best - level) for o, w in own if w >= least]
+        gains = [w * process.expected_improvement(best - level) for process, w in own if w >= least]
         out: FloatArray = np.sum(gains, axis=0)
         return out
 

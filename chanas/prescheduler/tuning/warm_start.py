@@ -53,7 +53,7 @@ class WarmStart:
         """One line for people, from what `RecordStore.warm_starts` says of its operators."""
         mine = [n for n in notes if (n["source"], n["digest"]) == (self.source.device, self.digest)]
         num, dropped = (sum(n[k] for n in mine) for k in ("num_operators", "num_dropped"))
-        mapped = ", schedules mapped" if self.source.differences(self.target) else ""
+        mapped = "" if self.source.has_points_of(self.target) else ", schedules mapped"
         return (
             f"{self.source.describe()}, records {self.digest}{mapped}: {num} operators, dropped for {dropped} whose "
             "first points, or those of operators before them, came out in another order"

@@ -43,7 +43,7 @@ def block_rows(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prov
 
 
 def _defaults(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover) -> dict[str, float]:
-    from chanas.prescheduler.tables.default_blocks import time_default_blocks
+    from chanas.prescheduler.tables.defaults import time_default_blocks
 
     source = prover.source
     try:

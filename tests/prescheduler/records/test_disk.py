@@ -17,7 +17,6 @@ from tables import save_space
 from chanas.commands import process as cli
 from chanas.core.latency import LatencyLUT
 from chanas.files.run import RunDirectory
-from chanas.prescheduler.records.schema import SCHEMA
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 
 from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool
@@ -67,27 +66,6 @@ def test_a_command_whose_every_measurement_fails_fails(
 
 
 # ---- databases ------------------------------------------------------------------------------------------------------
-def test_a_file_that_is_no_database_is_refused(prescheduler: Command, tmp_path: Path) -> None:
-    file = RunDirectory(tmp_path / "run").records
-    file.parent.mkdir()
-    file.write_bytes(b"x" * 5000)
-    code, said = prescheduler(tmp_path / "run")
-    assert (code, is_one_line(said)) == (1, True)
-    assert f"{file} is not a database of tuning records (file is not a database); move it away" in said
-    assert file.read_bytes() == b"x" * 5000
-
-
-def test_a_database_of_a_newer_schema_is_refused(prescheduler: Command, tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    RecordStore(run.records, HOST).close()
-    database = sqlite3.connect(run.records)
-    database.execute(f"PRAGMA user_version={SCHEMA + 3}")
-    database.close()
-    code, said = prescheduler(run.root)
-    assert (code, is_one_line(said)) == (1, True)
-    assert f"expected tuning records of schema {SCHEMA} or older, got {SCHEMA + 3} in {run.records}; use the" in said
-
-
 def test_a_damaged_database_is_named(prescheduler: Command, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     store = RecordStore(run.records, HOST)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -95,44 +96,88 @@ AGAIN = TuningRecord((2, 1), None, again_s=2e-6, again_spread_s=1e-9)
 BLOCK = BlockRecord(SCHEDULES, 1e-5, 1e-7, created=1.7e9, drift=0.9)
 FAILED = BlockRecord(SCHEDULES, None, None, "timeout: build_block took more than 60 s", created=1.7e9)
 READING, NOTE = Reading(5e-6, 1e-8, 1.1, 1.7e9), WarmStartNote("dev/1t", "d1", 6, 0.5, True)
+WORK = Work(20.0, 4.0, 16.0)
 SUM = ({"source": "dev/1t", "digest": "d1", "num_operators": 1, "num_dropped": 1},)
 Write, Read = Callable[[RecordStore], object], Callable[[RecordStore], object]
 KEPT: dict[str, tuple[Write, Read, object]] = {
     "record": (lambda s: s.add("w", [SAME]), lambda s: s.load("w"), [SAME]),
+    "newer record": (
+        lambda s: (s.add("w", [SAME, TuningRecord((3,), 5e-6)]), s.add("w", [TuningRecord((3,), 1e-6)])),
+        lambda s: [r.seconds for r in s.load("w")],
+        [1e-6, 1e-6],
+    ),
     "turns": (
         lambda s: (s.add("w", [SAME]), s.add_remeasured("w", [AGAIN])),
         lambda s: [(r.again_s, r.again_spread_s) for r in s.load("w")],
         [(2e-6, 1e-9)],
     ),
+    "newer turns": (
+        lambda s: (
+            s.add("w", [TuningRecord((i,), 1e-6) for i in range(3)]),
+            s.add_remeasured("w", [TuningRecord((i,), None, again_s=2e-6) for i in (0, 1)]),
+            s.add_remeasured("w", [TuningRecord((i,), None, again_s=4e-6) for i in (1, 2)]),
+        ),
+        lambda s: [r.again_s for r in s.load("w")],
+        [None, 4e-6, 4e-6],
+    ),
     "block": (lambda s: s.add_block("b", BLOCK), lambda s: s.load_block("b", SCHEDULES), BLOCK),
     "failed block": (lambda s: s.add_block("b", FAILED), lambda s: s.load_block("b", SCHEDULES), FAILED),
-    "round": (lambda s: s.add_round("b", BLOCK), lambda s: s.load_rounds("b", SCHEDULES), [BLOCK]),
+    "block that failed before": (
+        lambda s: (s.add_block("b", FAILED), s.add_block("b", BLOCK)),
+        lambda s: s.load_block("b", SCHEDULES),
+        BLOCK,
+    ),
+    "rounds": (
+        lambda s: (s.add_round("b", BLOCK), s.add_round("b", BLOCK)),
+        lambda s: (s.load_rounds("b", SCHEDULES), s.load_block("b", SCHEDULES)),
+        ([BLOCK, BLOCK], None),
+    ),
     "reading": (lambda s: s.add_canary(READING), lambda s: s.load_canary(), [READING]),
-    "end of trials": (lambda s: s.stop("w", 12, 0.01, 0.02), lambda s: s.num_trials_at_stop("w"), 12),
-    "work": (lambda s: s.note_work(1.7e9, Work(3.0, 2.0, 1.0)), lambda s: s.total_work(), Work(3.0, 2.0, 1.0)),
+    "end of trials": (
+        lambda s: (s.stop("w", 12, 0.01, 0.02), s.stop("w", 20, 0.01, 0.02)),
+        lambda s: s.num_trials_at_stop("w"),
+        20,
+    ),
+    "work of two runs, of which one says it again": (
+        lambda s: [s.note_work(*work) for work in ((1.7e9, Work(9.0)), (1.7e9, WORK), (1.8e9, Work(1.0, 0.5, 0.25)))],
+        lambda s: s.total_work(),
+        Work(21.0, 4.5, 16.25),
+    ),
     "warm start": (lambda s: s.note_warm_starts({"w": NOTE}), lambda s: s.warm_starts({"w"}), SUM),
-    "error": (lambda s: s.add_block("b", FAILED), lambda s: s.most_frequent_error(), FAILED.error),
+    "error": (
+        lambda s: (
+            s.add("w", [TuningRecord((i,), None, None, error) for i, error in enumerate(("crash", "timeout"))]),
+            s.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout")),
+        ),
+        lambda s: s.most_frequent_error(),
+        "timeout",
+    ),
     "count": (lambda s: s.add("w", [SAME, TuningRecord((3,), None)]), lambda s: s.count(), (1, 1)),
 }
 BFLOAT16 = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16")
-OTHERS = {
-    "threads": device(num_threads=2),
-    "machine": dataclasses.replace(HOST, fingerprint="0123456789ab"),
-    "place": dataclasses.replace(HOST, name=f"{HOST.name}@rack"),
+OTHERS: dict[str, dict[str, Any]] = {
+    "threads": {"num_threads": 2},
+    "machine": {"fingerprint": "0123456789ab"},
+    "place": {"name": "cpu@rack"},
 }
 
 
+@pytest.mark.parametrize("target", [HOST, GPU], ids=["processor", "GPU"])
 @pytest.mark.parametrize("kind", KEPT)
 def test_what_is_stored_is_there_in_the_next_store_and_for_this_device_alone(
-    open_store: Opener, monkeypatch: pytest.MonkeyPatch, kind: str
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch, kind: str, target: HardwareTarget
 ) -> None:
     write, read, expected = KEPT[kind]
-    nothing = read(open_store())
-    write(open_store())
-    assert read(open_store()) == expected != nothing
-    assert {name: read(open_store(target)) for name, target in OTHERS.items()} == dict.fromkeys(OTHERS, nothing)
+    nothing = read(open_store(target))
+    write(open_store(target))
+    assert read(open_store(target)) == expected != nothing
+    others = {change: dataclasses.replace(target, **changed) for change, changed in OTHERS.items()}
+    assert {name: read(open_store(other)) for name, other in others.items()} == dict.fromkeys(OTHERS, nothing)
+    with monkeypatch.context() as patch:
+        raise_version(patch, target)
+        assert read(open_store(target)) == nothing
     monkeypatch.setattr(module, "tvm_version", lambda: "0.99")
-    assert read(open_store()) == nothing
+    assert read(open_store(target)) == nothing
 
 
 def test_another_dtype_shares_records_and_not_the_work(open_store: Opener) -> None:
@@ -141,6 +186,8 @@ def test_another_dtype_shares_records_and_not_the_work(open_store: Opener) -> No
     store.note_work(1.7e9, Work(3.0, 2.0, 1.0))
     assert (other.load("w"), other.total_work()) == ([SAME], Work())
     assert (store.num_added, other.num_added) == (1, 0)
+    space = BACKENDS["llvm"].space_version
+    assert store.device == other.device == f"{HOST.fingerprint}/1t/tvm-{core_target.tvm_version()}/space-{space}"
 
 
 def test_what_is_asked_for_is_found_and_nothing_else(open_store: Opener) -> None:
@@ -152,22 +199,6 @@ def test_what_is_asked_for_is_found_and_nothing_else(open_store: Opener) -> None
         assert (store.load_block(block, schedules), store.load_rounds(block, schedules)) == (None, [])
 
 
-def test_a_point_that_is_measured_again_replaces_the_old_record(open_store: Opener) -> None:
-    store = open_store()
-    store.add("w", [TuningRecord((1, 2), 2e-6), TuningRecord((3, 4), 5e-6)])
-    store.add("w", [TuningRecord((1, 2), 1e-6)])
-    assert sorted(r.seconds or 0.0 for r in store.load("w")) == [1e-6, 5e-6]
-
-
-def test_failures_are_kept_with_their_error_and_counted(open_store: Opener) -> None:
-    failure = TuningRecord((1,), None, None, "crash: the worker ended with signal 11 (SIGSEGV) in measure")
-    store = open_store()
-    store.add("w", [failure, TuningRecord((2,), 1e-6), TuningRecord((3,), 1e-6)])
-    assert store.load("w")[0] == failure
-    assert not failure.is_valid
-    assert store.count() == (2, 1)
-
-
 def test_a_batch_is_stored_whole_or_not_at_all(open_store: Opener) -> None:
     def batch() -> Iterator[TuningRecord]:
         yield TuningRecord((1,), 1e-6)
@@ -177,21 +208,6 @@ def test_a_batch_is_stored_whole_or_not_at_all(open_store: Opener) -> None:
     with pytest.raises(KeyboardInterrupt):
         store.add("w", batch())
     assert store.load("w") == []
-
-
-@pytest.mark.parametrize("target", [HOST, GPU], ids=["processor", "GPU"])
-def test_versions_of_the_schedule_spaces_do_not_share_records(
-    open_store: Opener, monkeypatch: pytest.MonkeyPatch, target: HardwareTarget
-) -> None:
-    store = open_store(target)
-    store.add("w", [TuningRecord((1,), 1e-6)])
-    store.add_block("b", BlockRecord(SCHEDULES, 1e-5))
-    assert store.device.endswith(f"/space-{backend_of(target).space_version}")
-    raise_version(monkeypatch, target)
-    assert open_store(target).load("w") == []
-    assert open_store(target).load_block("b", SCHEDULES) is None
-    monkeypatch.undo()
-    assert open_store(target).load("w") == [TuningRecord((1,), 1e-6)]
 
 
 def raise_version(monkeypatch: pytest.MonkeyPatch, target: HardwareTarget) -> None:
@@ -207,21 +223,12 @@ def raise_version(monkeypatch: pytest.MonkeyPatch, target: HardwareTarget) -> No
 def test_records_whose_key_lacks_the_version_stay(
     open_store: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: HardwareTarget
 ) -> None:
-    reading, work = Reading(1e-6, 1e-9, 1.0, 1.7e9), Work(3.0, 2.0, 1.0)
-    store = open_store(target)
-    store.add("w", [TuningRecord((1,), 1e-6, 1e-9), TuningRecord((2,), 2e-6, 1e-9)])
-    store.add_remeasured("w", [TuningRecord((1,), None, again_s=3e-6)])
-    store.add_block("b", BlockRecord(SCHEDULES, 1e-5, created=1.7e9))
-    store.add_round("c", BlockRecord(SCHEDULES, 1e-5, created=1.7e9))
-    store.add_canary(reading)
-    store.stop("w", 7, 0.01, 0.02)
-    store.note_work(1.7e9, work)
+    for write, _, _ in KEPT.values():
+        write(open_store(target))
+    kept = {kind: read(open_store(target)) for kind, (_, read, _) in KEPT.items()}
     forget_version(tmp_path / "records.sqlite")
     again = open_store(target)
-    assert [(r.point, r.seconds, r.again_s) for r in again.load("w")] == [((1,), 1e-6, 3e-6), ((2,), 2e-6, None)]
-    assert again.load_block("b", SCHEDULES) == BlockRecord(SCHEDULES, 1e-5, created=1.7e9)
-    assert again.load_rounds("c", SCHEDULES) == [BlockRecord(SCHEDULES, 1e-5, created=1.7e9)]
-    assert (again.load_canary(), again.num_trials_at_stop("w"), again.total_work()) == ([reading], 7, work)
+    assert {kind: read(again) for kind, (_, read, _) in KEPT.items()} == kept
     assert again._db.execute("SELECT device, spaces FROM devices").fetchall() == [
         (again.device, UNVERSIONED_SPACES[target.kind])
     ]
@@ -233,7 +240,7 @@ def test_records_whose_key_lacks_the_version_stay(
 def forget_version(file: Path) -> None:
     """Make the file as one of schema 9: keys without the version, that of the processor's spaces noted beside them."""
     with contextlib.closing(sqlite3.connect(file)) as database, database:
-        for table in ("records", "blocks", "remeasured", "canary", "stopped", "rounds", "runs", "devices"):
+        for table in [table.name for table in TABLES]:
             for version in {backend.space_version for backend in BACKENDS.values()}:
                 database.execute(f"UPDATE {table} SET device = replace(device, ?, '')", (f"/space-{version}",))
         database.execute("UPDATE devices SET spaces = 1")
@@ -267,15 +274,6 @@ def test_second_figures_stand_beside_the_first(open_store: Opener) -> None:
     ]
 
 
-def test_the_last_turns_count_and_earlier_ones_stay_in_the_file(open_store: Opener) -> None:
-    store = open_store()
-    store.add("w", [TuningRecord((i,), 1e-6) for i in range(3)])
-    store.add_remeasured("w", [TuningRecord((0,), None, again_s=2e-6), TuningRecord((1,), None, again_s=3e-6)])
-    store.add_remeasured("w", [TuningRecord((1,), None, again_s=4e-6), TuningRecord((2,), None, again_s=5e-6)])
-    assert [r.again_s for r in store.load("w")] == [None, 4e-6, 5e-6]
-    assert store._db.execute("SELECT COUNT(*) FROM remeasured").fetchone() == (4,)
-
-
 def test_turns_of_the_same_point_of_two_workloads_at_one_time_are_told_apart(
     open_store: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,85 +285,49 @@ def test_turns_of_the_same_point_of_two_workloads_at_one_time_are_told_apart(
     assert [[r.again_s for r in store.load(workload)] for workload in "vw"] == [[2e-6], [3e-6]]
 
 
-# ---- runs -----------------------------------------------------------------------------------------------------------
-def test_a_workload_that_was_given_up_is_kept(open_store: Opener) -> None:
-    open_store().stop("w", 12, 0.01, 0.02)
-    store = open_store()
-    assert (store.num_trials_at_stop("w"), store.num_trials_at_stop("another")) == (12, None)
-    store.stop("w", 20, 0.01, 0.02)
-    assert store.num_trials_at_stop("w") == 20
-
-
-def test_what_all_runs_took_is_summed_up_and_a_run_may_say_it_again(open_store: Opener) -> None:
-    store = open_store()
-    assert store.total_work() == Work(0.0, 0.0, 0.0)
-    store.note_work(1.7e9, Work(10.0, 2.0, 8.0))
-    store.note_work(1.7e9, Work(20.0, 4.0, 16.0))
-    store.note_work(1.8e9, Work(1.0, 0.5, 0.25))
-    assert open_store().total_work() == Work(21.0, 4.5, 16.25)
-
-
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 def test_a_block_of_another_version_is_kept_but_not_used(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = BlockRecord(SCHEDULES, 1e-5, created=1.7e9)
     store = open_store()
-    store.add_block("b", record)
+    store.add_block("b", BLOCK)
+    store.add_round("b", BLOCK)
     with monkeypatch.context() as patch:
         patch.setattr(module, "BLOCK_VERSION", module.BLOCK_VERSION + 1)
-        assert store.load_block("b", SCHEDULES) is None
+        assert (store.load_block("b", SCHEDULES), store.load_rounds("b", SCHEDULES)) == (None, [])
         store.add_block("b", BlockRecord(SCHEDULES, 2e-5))
-    assert store.load_block("b", SCHEDULES) == record
-
-
-def test_a_failed_block_is_replaced_when_it_works_later(open_store: Opener) -> None:
-    store = open_store()
-    store.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout: build_block took more than 60 s"))
-    failed = store.load_block("b", SCHEDULES)
-    assert failed is not None
-    assert failed.error == "timeout: build_block took more than 60 s"
-    store.add_block("b", BlockRecord(SCHEDULES, 1e-5))
-    working = store.load_block("b", SCHEDULES)
-    assert working is not None
-    assert working.seconds == 1e-5
-
-
-def test_rounds_of_a_block_are_no_measurement_of_it_yet(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds = [BlockRecord(SCHEDULES, 1e-5 * i, 1e-7, created=1.7e9 + i, drift=1.1) for i in range(1, 4)]
-    for record in rounds:
-        open_store().add_round("b", record)
-    store = open_store()
-    assert store.load_block("b", SCHEDULES) is None
-    assert store.load_rounds("b", SCHEDULES) == rounds
-    assert store.load_rounds("another", SCHEDULES) == []
-    assert open_store(device(num_threads=2)).load_rounds("b", SCHEDULES) == []
-    monkeypatch.setattr(module, "BLOCK_VERSION", module.BLOCK_VERSION + 1)
-    assert store.load_rounds("b", SCHEDULES) == []
+    assert store.load_block("b", SCHEDULES) == BLOCK
 
 
 # ---- what is not a store --------------------------------------------------------------------------------------------
-def test_a_file_that_is_no_database_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
-    file = tmp_path / "records.sqlite"
+def no_database(file: Path) -> None:
     file.write_text("seconds,point\n" * 100)
-    with pytest.raises(CheckpointError, match=r"records\.sqlite is not a database of tuning records .*; move it away"):
-        open_store()
-    assert file.read_text() == "seconds,point\n" * 100
 
 
-def test_a_newer_schema_is_refused_and_left_alone(open_store: Opener, tmp_path: Path) -> None:
-    file = tmp_path / "records.sqlite"
-    with sqlite3.connect(file) as database:
+def of_a_newer_schema(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as database:
         database.execute(f"PRAGMA user_version={SCHEMA + 1}")
-    database.close()
-    before = file.read_bytes()
-    with pytest.raises(CheckpointError, match=rf"of schema {SCHEMA} or older, got {SCHEMA + 1} in .*; use the chanas"):
-        open_store()
-    assert file.read_bytes() == before
 
 
-def test_a_folder_in_the_way_is_one_error(open_store: Opener, tmp_path: Path) -> None:
-    (tmp_path / "records.sqlite").mkdir()
-    with pytest.raises(CheckpointError, match=r"tuning records .*records\.sqlite cannot be opened"):
+def folder(file: Path) -> None:
+    file.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (no_database, r"records\.sqlite is not a database of tuning records .*; move it away"),
+        (of_a_newer_schema, rf"of schema {SCHEMA} or older, got {SCHEMA + 1} in .*; use the chanas"),
+        (folder, r"tuning records .*records\.sqlite cannot be opened"),
+    ],
+)
+def test_what_is_no_store_is_refused_and_left_alone(
+    open_store: Opener, tmp_path: Path, make: Callable[[Path], None], message: str
+) -> None:
+    file = tmp_path / "records.sqlite"
+    make(file)
+    before = file.read_bytes() if file.is_file() else b""
+    with pytest.raises(CheckpointError, match=message):
         open_store()
+    assert before == (file.read_bytes() if file.is_file() else b"")
 
 
 def test_a_file_in_the_way_of_the_folder_is_one_error(open_store: Opener, tmp_path: Path) -> None:
@@ -392,16 +354,6 @@ def test_a_full_disk_is_one_error_that_says_what_to_do(open_store: Opener) -> No
     ):
         store.add("w", [TuningRecord((2, i), 1e-6) for i in range(5000)])
     assert store.load("w") == [TuningRecord((1,), 1e-6)]
-
-
-def test_the_most_frequent_error_counts_operators_and_blocks(open_store: Opener) -> None:
-    store = open_store()
-    assert store.most_frequent_error() is None
-    store.add("w", [TuningRecord((i,), None, None, error) for i, error in enumerate(("crash", "timeout"))])
-    store.add("v", [TuningRecord((1,), 1e-6)])
-    store.add_block("b", BlockRecord(SCHEDULES, None, None, "timeout"))
-    assert store.most_frequent_error() == "timeout"
-    assert open_store(device(num_threads=2)).most_frequent_error() is None
 
 
 # ---- older files ----------------------------------------------------------------------------------------------------
@@ -488,16 +440,10 @@ def test_what_was_stored_before_the_process_was_killed_is_there(open_store: Open
 
 
 def test_two_processes_that_write_at_once_lose_nothing(open_store: Opener, tmp_path: Path) -> None:
-    path = tmp_path / "records.sqlite"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER.replace('"w"', f'"{name}"'), str(path)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "another")
-    ]
+    names, path = ("one", "another"), str(tmp_path / "records.sqlite")
+    programs = [WRITER.replace('"w"', f'"{name}"') for name in names]
+    commands = [[sys.executable, "-c", program, path] for program in programs]
+    writers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for command in commands]
     for writer in writers:
         assert writer.stdout is not None
         assert [int(writer.stdout.readline()) for _ in range(20)] == list(range(20))
@@ -505,7 +451,7 @@ def test_two_processes_that_write_at_once_lose_nothing(open_store: Opener, tmp_p
         with writer:
             writer.kill()
     store = open_store()
-    for name in ("one", "another"):
+    for name in names:
         assert {(batch, i) for batch in range(20) for i in range(4)} <= {r.point for r in store.load(name)}
     assert store._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 

@@ -197,14 +197,13 @@ def test_the_error_is_that_of_networks_left_out(lut: LatencyLUT, monkeypatch: py
     assert 0.01 < correction.mape < correction.worst < 0.3
 
 
-def test_networks_that_fail_are_left_out(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_that_fail_are_left_out_as_long_as_there_are_enough(
+    lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut, fails=(0, 5)))
     correction = calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=8, progress=False)
     assert correction.num_networks == 6
     assert correction.mape < 1e-6
-
-
-def test_too_few_networks_are_an_error(lut: LatencyLUT, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "compile_networks", compiler(lut, fails=(0, 5, 7)))
     with pytest.raises(MeasureError, match="calibration needs 6 measured networks, got 5 of 8"):
         calibrate(lut, Task(SPACE, NUM_CLASSES), HOST, num_networks=8, progress=False)
@@ -213,10 +212,10 @@ def test_too_few_networks_are_an_error(lut: LatencyLUT, monkeypatch: pytest.Monk
 def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: SyntheticPool, tmp_path: Any) -> None:
     run = RunDirectory(tmp_path)
 
-    def fill(trials: int = 1) -> tuple[LatencyLUT, int]:
+    def fill(trials: int = 1, calibrate: int = 6) -> tuple[LatencyLUT, int]:
         before = sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built)
         options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "cost_model": "random"}
-        lut = fill_table(run, SPACE, HOST, NUM_CLASSES, trials=trials, calibrate=6, **options).lut
+        lut = fill_table(run, SPACE, HOST, NUM_CLASSES, trials=trials, calibrate=calibrate, **options).lut
         return lut, sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built) - before
 
     first, num_networks = fill()
@@ -229,3 +228,6 @@ def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: Sy
     changed, num_networks = fill(trials=4)
     assert num_networks == 6
     assert changed.rows != first.rows
+    changed, num_networks = fill(trials=9, calibrate=0)
+    assert (num_networks, changed.calibration) == (0, None)
+    assert changed.rows.keys() == first.rows.keys()

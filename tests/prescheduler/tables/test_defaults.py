@@ -25,18 +25,15 @@ BLOCKS = NANO.all_blocks(NUM_CLASSES)
 
 
 class Invented:
-    """A kind whose blocks take a millisecond each; some fail, and it may be stopped."""
+    """A kind whose blocks take a millisecond each; some fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
         self.fails: set[str] = set()
-        self.stops_after = len(BLOCKS)
         monkeypatch.setitem(KINDS, "invented", Kind("invented", lambda: "nobody 1.0", self.measure))
 
     def measure(self, blocks: Sequence[BlockConfig], *_: Any) -> Generator[tuple[BlockConfig, Outcome], None, None]:
-        for i, block in enumerate(blocks):
-            if i == self.stops_after:
-                raise KeyboardInterrupt
+        for block in blocks:
             self.asked.append(block.key)
             failed = block.key in self.fails
             yield block, Outcome(None, None, "timeout") if failed else Outcome(1e-3, 1e-6, None)
@@ -73,15 +70,6 @@ def test_sub_spaces_that_are_left_out_are_not_measured(tmp_path: Path, invented:
     home, *left_out = NANO.sub_spaces
     table(tmp_path / "cpu.json", left_out=tuple(left_out))
     assert invented.asked == [b.key for b in NANO.all_blocks(NUM_CLASSES, (home,))]
-
-
-def test_a_stopped_run_goes_on(tmp_path: Path, invented: Invented) -> None:
-    invented.stops_after = 5
-    with pytest.raises(KeyboardInterrupt):
-        table(tmp_path / "cpu.json")
-    invented.stops_after = len(BLOCKS)
-    table(tmp_path / "cpu.json")
-    assert sorted(invented.asked) == sorted(b.key for b in BLOCKS)
 
 
 def test_a_killed_run_loses_a_few_blocks(tmp_path: Path, invented: Invented, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,21 +57,11 @@ def test_rows_are_built_with_the_schedules_of_the_table(lut: LatencyLUT, synthet
         assert asked.what.points == [point for _, point in lut.rows[asked.what.block.key].schedules]
 
 
-def test_rows_are_timed_as_the_table_was_filled(
-    lut: LatencyLUT, synthetic_pool: SyntheticPool, monkeypatch: Any
-) -> None:
-    seen = []
-    measure = synthetic_pool.measure
-
-    def noted(request: Any, *rest: Any) -> Any:
-        how = request.settings
-        seen.append((how.cold_bytes, how.code_copies, how.repeats))
-        return measure(request, *rest)
-
-    monkeypatch.setattr(synthetic_pool, "measure", noted)
+def test_rows_are_timed_as_the_table_was_filled(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
     check(lut, num_rows=3)
     around = surroundings(NANO, NUM_CLASSES)
-    assert set(seen) == {(around.weight_bytes, around.num_blocks, 7)}
+    how = {(r.settings.cold_bytes, r.settings.code_copies, r.settings.repeats) for r in synthetic_pool.requests}
+    assert how == {(around.weight_bytes, around.num_blocks, 7)}
 
 
 def test_a_block_is_really_built_and_timed(lut: LatencyLUT, shared_pool: WorkerPool) -> None:
@@ -138,33 +128,27 @@ def test_no_network_is_compiled(lut: LatencyLUT, synthetic_pool: SyntheticPool, 
 
 # ---- the verdict ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("ratios", "holds"),
+    ("ratios", "options", "holds"),
     [
-        ((1.0,), True),
-        ((1.09, 1.09, 1.09), True),
-        ((1.11, 1.11, 1.11), False),
-        ((0.89, 0.89), False),
-        ((*[1.0] * 9, 5.0), True),
-        ((*[1.0] * 8, 0.79, 1.21), False),
-        ((*[1.0] * 9, None), True),
-        ((*[1.0] * 8, None, None), False),
+        ((1.0,), {}, True),
+        ((1.09, 1.09, 1.09), {}, True),
+        ((1.11, 1.11, 1.11), {}, False),
+        ((0.89, 0.89), {}, False),
+        ((1.05, 1.05, 1.05), {"median": 0.01}, False),
+        ((*[1.0] * 9, 5.0), {}, True),
+        ((*[1.0] * 9, None), {}, True),
+        ((*[1.0] * 8, None, None), {}, False),
+        ((*[1.0] * 8, 0.79, 1.21), {}, False),
+        ((*[1.0] * 8, 0.79, 1.21), {"share": 0.8}, True),
+        ((*[1.0] * 8, 0.79, 1.21), {"row": 0.22}, True),
+        ((1.0,), {"networks": (1.0, 1.0)}, True),
+        ((1.0,), {"networks": (1.0, None)}, False),
     ],
 )
-def test_a_table_holds_by_its_median_and_by_most_of_its_rows(ratios: tuple[float | None, ...], holds: bool) -> None:
-    assert judged(*ratios).holds == holds
-
-
-def test_tolerances_decide() -> None:
-    ratios = (*[1.0] * 8, 1.3, 1.3)
-    assert not judged(*ratios).holds
-    assert judged(*ratios, share=0.8).holds
-    assert judged(*ratios, row=0.31).holds
-    assert not judged(*[1.05] * 3, median=0.01).holds
-
-
-def test_a_network_that_cannot_be_measured_does_not_hold() -> None:
-    assert judged(1.0, networks=(1.0, 1.0)).holds
-    assert not judged(1.0, networks=(1.0, None)).holds
+def test_a_table_holds_by_its_median_by_most_of_its_rows_and_by_all_networks(
+    ratios: tuple[float | None, ...], options: dict[str, Any], holds: bool
+) -> None:
+    assert judged(*ratios, **options).holds == holds
 
 
 def test_the_worst_row_is_furthest_by_its_ratio_and_a_failed_one_first_of_all() -> None:
@@ -201,21 +185,19 @@ def test_json_has_ratios_and_the_verdict() -> None:
 
 # ---- bad input ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("kind", "options"),
     [
-        ({"num_rows": 0}, "at least 1 row to measure again, got 0"),
-        ({"num_networks": -1}, "expected 0 networks or more, got -1"),
+        (Sample, {"num_rows": 0}),
+        (Sample, {"num_networks": -1}),
+        (Tolerances, {"median": 0.0}),
+        (Tolerances, {"row": -0.1}),
+        (Tolerances, {"row": float("nan")}),
+        (Tolerances, {"share": 1.1}),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(lut: LatencyLUT, options: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check(lut, **options)
-
-
-@pytest.mark.parametrize("options", [{"median": 0.0}, {"row": -0.1}, {"row": float("nan")}, {"share": 1.1}])
-def test_tolerances_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"^expected a "):
-        Tolerances(**options)
+def test_numbers_that_make_no_sense_are_refused(kind: type, options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"^expected "):
+        kind(**options)
 
 
 def test_rows_of_another_version_of_the_spaces_are_not_built(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
@@ -227,9 +209,11 @@ def test_rows_of_another_version_of_the_spaces_are_not_built(lut: LatencyLUT, sy
 
 def test_a_table_of_something_else_is_refused(lut: LatencyLUT, synthetic_pool: SyntheticPool) -> None:
     with pytest.raises(LUTError, match="expected a LUT of space"):
-        check_table(lut, Task(dataclasses.replace(NANO, head_width=24), NUM_CLASSES), HOST)
+        check_table(lut, Task(dataclasses.replace(NANO, head_width=24), NUM_CLASSES), HOST, sample=Sample())
     with pytest.raises(LUTError, match="another device fingerprint: expected 0123456789ab"):
-        check_table(lut, Task(NANO, NUM_CLASSES), dataclasses.replace(HOST, fingerprint="0123456789ab"))
+        check_table(
+            lut, Task(NANO, NUM_CLASSES), dataclasses.replace(HOST, fingerprint="0123456789ab"), sample=Sample()
+        )
     with pytest.raises(LUTError, match="got a table without any; run `chanas lut fill`"):
         check(LatencyLUT(lut.header))
     assert synthetic_pool.built == []

@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.compiler.backends import BACKENDS
+from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import in_batches
+from chanas.core.task import Task
 from chanas.errors import CheckpointError, LUTError, MeasureError
 from chanas.measuring.fleet import WorkerPool
+from chanas.operators.steps import device_workloads
 from chanas.prescheduler.tables import networks
+from chanas.prescheduler.tables.calibrate import calibrate
 from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks
 
 from ...compiler.cuda_cases import GPU
-from ...compiler.workbench import HOST, SyntheticPool, device, network_job, random_lut
+from ...compiler.workbench import CHOICES, HOST, SyntheticPool, device, network_job, random_lut
 
 CLASSES = 10
 
@@ -176,3 +179,74 @@ def test_a_target_takes_as_many_of_the_images_as_its_batch_has(tiny_space: Searc
     assert networks._case(network, HOST).expected.shape[1:] == (1, HOST.vector_lanes)
     with pytest.raises(MeasureError, match=r"^expected at least 4 images of a network for cuda-sm_90-b4, got 3$"):
         networks._case(network, in_batches(GPU, 4))
+
+
+# ---- schedules that nobody ran ---------------------------------------------------------------------------------------
+def broken(*, predicted: bool = True) -> LatencyLUT:
+    """A table whose stem, which all networks have, has a schedule that does not exist."""
+    blocks = CHOICES.all_blocks(CLASSES)
+    lut = random_lut(CHOICES, blocks, HOST)
+    stem = next(b for b in blocks if b.kind == "stem").key
+    ((key, point),) = lut.rows[stem].schedules
+    schedules = ((key, (*point[:-1], 99)),)
+    error = 0.05 if predicted else None
+    row = replace(lut.rows[stem], schedules=schedules, predicted_error=error)
+    return LatencyLUT(lut.header, {**lut.rows, stem: row})
+
+
+def test_a_network_is_compiled_with_what_works_instead(
+    shared_pool: WorkerPool, in_one_process: None, tmp_path: Path
+) -> None:
+    lut = broken()
+    before = {key: row.schedules for key, row in lut.rows.items()}
+    blocks = CHOICES.smallest.blocks(CHOICES, CLASSES)
+    (outcome,) = compile_networks(lut, HOST, [network_job(blocks, tmp_path / "network.so")], progress=False)
+    assert outcome.error is None
+    assert outcome.seconds is not None
+    stem, *others = blocks
+    ((key, point),) = lut.rows[stem.key].schedules
+    (workload,) = device_workloads(stem, HOST)
+    assert key == workload.key
+    assert schedule_space(workload, HOST).contains(point)
+    assert all(lut.rows[b.key].schedules == before[b.key] for b in others)
+    assert lut.rows[stem.key].predicted_error == 0.05
+
+
+def test_of_rows_with_an_operator_that_fails_those_that_were_measured_keep_its_schedule(
+    synthetic_pool: SyntheticPool, tmp_path: Path
+) -> None:
+    lut = random_lut(CHOICES, CHOICES.all_blocks(CLASSES), HOST)
+    blocks = CHOICES.smallest.blocks(CHOICES, CLASSES)
+    shared = ((used.key, key, point) for used in blocks for key, point in lut.rows[used.key].schedules)
+    used, key, point, other = next(
+        (used, key, point, other)
+        for used, key, point in shared
+        for other, row in lut.rows.items()
+        if other != used and key in dict(row.schedules)
+    )
+    lut.rows[used] = replace(lut.rows[used], predicted_error=0.05)
+    before = lut.rows[other]
+    synthetic_pool.seconds = lambda _asked: "wrong result"
+    synthetic_pool.check_error = lambda asked: "wrong result" if asked.what.point == point else None
+    compile_networks(lut, HOST, [network_job(blocks, tmp_path / "network.so")], progress=False)
+    assert dict(lut.rows[used].schedules)[key] != point
+    assert lut.rows[other] == before
+
+
+def test_a_row_that_was_measured_keeps_its_schedule_and_the_error_is_told(
+    shared_pool: WorkerPool, in_one_process: None, tmp_path: Path
+) -> None:
+    lut = broken(predicted=False)
+    job = network_job(CHOICES.smallest.blocks(CHOICES, CLASSES), tmp_path / "network.so")
+    (outcome,) = compile_networks(lut, HOST, [job], progress=False)
+    assert outcome.seconds is None
+    assert "ScheduleError" in str(outcome.error)
+
+
+@pytest.mark.slow
+def test_a_table_is_calibrated_although_a_predicted_schedule_does_not_work(
+    shared_pool: WorkerPool, in_one_process: None
+) -> None:
+    lut = broken()
+    found = calibrate(lut, Task(CHOICES, CLASSES), HOST, num_networks=6, progress=False)
+    assert found.num_networks == 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -45,20 +45,6 @@ DEPTHWISE = [Workload("depthwise", 7, channels, channels, 3) for channels in (16
 NUM_TRIALS = 8
 CRASH = "crash: the worker ended with signal 6 (SIGABRT) in measure; it said: LLVM ERROR: planted"
 Seconds = Callable[[dict[str, Any]], float | str]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RecordStore]:
-    opened = RecordStore(tmp_path / "records.sqlite", HOST)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return folder
 
 
 def fails(family: str, error: str = CRASH) -> Seconds:
@@ -204,14 +190,9 @@ def test_where_every_family_is_given_up_the_run_ends(store: RecordStore, scratch
     assert store.count() == (0, len(pool.built))
 
 
-class Pair(SyntheticPool):
-    """Two devices."""
-
-    num_devices = 2
-
-
 def test_many_devices_have_more_under_way_before_a_family_is_given_up(store: RecordStore, scratch: Path) -> None:
-    pool = Pair(fails("pointwise"))
+    pool = SyntheticPool(fails("pointwise"))
+    pool.num_devices = 2
     jobs = tuning(pool, store, scratch)
     jobs.run([*POINTWISE, *DEPTHWISE], progress=False)
     assert jobs.failed_families == {"pointwise": CRASH}

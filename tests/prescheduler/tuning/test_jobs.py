@@ -4,13 +4,11 @@ twice."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
@@ -20,11 +18,10 @@ from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import OperatorsAt
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
-from chanas.prescheduler.tuning import jobs as module
 from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
-from ...compiler.workbench import Again, SyntheticPool, answered, device, interrupted_bar, landscape_seconds, timed
+from ...compiler.workbench import Again, SyntheticPool, answered, device, landscape_seconds, timed
 
 HERE = device()
 WORKLOADS = [
@@ -38,20 +35,6 @@ WORKLOADS = [
 ]
 EFFORT, SEARCH = Effort(trials=9), Search(num_initial=3, batch_size=2)
 Asked = tuple[str, Point]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RecordStore]:
-    opened = RecordStore(tmp_path / "records.sqlite", HERE)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return folder
 
 
 def tuning(
@@ -97,69 +80,57 @@ def keep(store: RecordStore, *seconds: float) -> None:
     store.add(LUCKY.key, [TuningRecord(p, s) for p, s in zip(LUCKY_POINTS, seconds, strict=False)])
 
 
-def in_turns(again: dict[Point, float | str]) -> SyntheticPool:
-    """Seconds by point for the second time."""
-    return SyntheticPool(lambda asked: again[asked.what.point] if isinstance(asked.what, Again) else 1.0)
+def in_turns(*again: float | str) -> SyntheticPool:
+    """Seconds of `LUCKY_POINTS`, in order, for the second time."""
+    by_point = dict(zip(LUCKY_POINTS, again, strict=False))
+    return SyntheticPool(lambda asked: by_point[asked.what.point] if isinstance(asked.what, Again) else 1.0)
 
 
 def settle(pool: Any, store: RecordStore, scratch: Path) -> list[TuningRecord]:
     return tuning(pool, store, scratch, Effort(trials=1), Search()).run([LUCKY], progress=False)[LUCKY]
 
 
-def test_contenders_are_measured_in_turns_and_noise_does_not_choose(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
-    a, b, c, d, *_ = LUCKY_POINTS
-    pool = in_turns({a: 1.2e-6, b: 1.05e-6, c: 1.1e-6})
-    assert [r.point for r in settle(pool, store, scratch)] == [b, c, a, d]
-    assert [t.what.points for t in pool.turns] == [(a, b, c)]
-    assert {r.point: (r.seconds, r.again_s) for r in store.load(LUCKY.key)} == {
-        a: (1.00e-6, 1.2e-6),
-        b: (1.02e-6, 1.05e-6),
-        c: (1.04e-6, 1.1e-6),
-        d: (1.10e-6, None),
-    }
+@pytest.mark.parametrize(
+    ("first", "again", "order", "turns"),
+    [
+        ((1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6), (1.2e-6, 1.05e-6, 1.1e-6), [1, 2, 0, 3], ["abc"]),
+        ((1.00e-6, 1.10e-6), (), [0, 1], []),
+        ((1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6), ("crash", 1.05e-6, 1.02e-6), [2, 1, 3, 0], ["abc", "a", "b", "c"]),
+        ((1.00e-6, 1.02e-6), ("timeout", "timeout"), [0, 1], ["ab", "a", "b"]),
+    ],
+    ids=["noise does not choose", "a clear case", "one crashes and comes last", "all fail and nothing changes"],
+)
+def test_contenders_are_measured_in_turns(
+    store: RecordStore,
+    scratch: Path,
+    first: tuple[float, ...],
+    again: tuple[float | str, ...],
+    order: list[int],
+    turns: list[str],
+) -> None:
+    keep(store, *first)
+    pool = in_turns(*again)
+    assert [LUCKY_POINTS.index(r.point) for r in settle(pool, store, scratch)] == order
+    assert ["".join("abcd"[LUCKY_POINTS.index(p)] for p in t.what.points) for t in pool.turns] == turns
+    records = {LUCKY_POINTS.index(r.point): r for r in store.load(LUCKY.key)}
+    assert [records[i].seconds for i in range(len(first))] == list(first)
+    assert [records[i].again_s or records[i].again_error for i in range(len(again))] == list(again)
+    assert not any(records[i].was_remeasured for i in range(len(again), len(first)))
     assert list(scratch.iterdir()) == []
 
 
-def test_turns_are_not_repeated(store: RecordStore, scratch: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "new", "num"), [((1e-6, 1e-6), (0.99e-6,), 3), (("timeout", "timeout"), (), 2)], ids=["new", "failed"]
+)
+def test_a_new_contender_and_turns_in_which_all_failed_make_new_turns(
+    store: RecordStore, scratch: Path, before: tuple[float | str, ...], new: tuple[float, ...], num: int
+) -> None:
     keep(store, 1.00e-6, 1.02e-6)
-    first = settle(in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6)), store, scratch)
-    again = SyntheticPool()
-    assert settle(again, store, scratch) == first
-    assert again.turns == again.built == []
-
-
-def test_a_clear_case_is_not_measured_again(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.0e-6, 1.1e-6)
-    pool = SyntheticPool()
-    settle(pool, store, scratch)
-    assert pool.turns == []
-
-
-def test_a_new_contender_makes_new_turns(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.00e-6, 1.02e-6)
-    settle(in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6)), store, scratch)
-    keep(store, 1.00e-6, 1.02e-6, 0.99e-6)
-    pool = in_turns(dict.fromkeys(LUCKY_POINTS, 1e-6))
-    settle(pool, store, scratch)
-    assert [set(t.what.points) for t in pool.turns] == [set(LUCKY_POINTS[:3])]
-
-
-def test_one_contender_that_crashes_in_its_turn_is_found_and_comes_last(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6)
-    a, b, c, d, *_ = LUCKY_POINTS
-    pool = in_turns({a: "crash: signal 11", b: 1.05e-6, c: 1.02e-6})
-    assert [r.point for r in settle(pool, store, scratch)] == [c, b, d, a]
-    assert [t.what.points for t in pool.turns] == [(a, b, c), (a,), (b,), (c,)]
-    assert {r.point: r.again_error for r in store.load(LUCKY.key)} == {a: "crash: signal 11", b: None, c: None, d: None}
-
-
-def test_turns_in_which_all_fail_change_nothing_and_are_made_again(store: RecordStore, scratch: Path) -> None:
-    keep(store, 1.00e-6, 1.02e-6)
-    failing = in_turns(dict.fromkeys(LUCKY_POINTS, "timeout"))
-    assert [r.point for r in settle(failing, store, scratch)] == list(LUCKY_POINTS[:2])
-    working = in_turns({LUCKY_POINTS[0]: 2e-6, LUCKY_POINTS[1]: 1e-6})
-    assert [r.point for r in settle(working, store, scratch)] == [LUCKY_POINTS[1], LUCKY_POINTS[0]]
+    settle(in_turns(*before), store, scratch)
+    keep(store, 1.00e-6, 1.02e-6, *new)
+    pool = in_turns(2e-6, 1e-6, 3e-6)
+    assert settle(pool, store, scratch)[0].point == LUCKY_POINTS[1]
+    assert [set(t.what.points) for t in pool.turns] == [set(LUCKY_POINTS[:num])]
 
 
 @pytest.mark.parametrize("in_building", [True, False])
@@ -258,55 +229,6 @@ def test_the_best_so_far_is_kept_each_minute_while_nothing_is_under_way(store: R
     assert len(pool.built) == TOTAL
 
 
-def test_records_come_fastest_first(store: RecordStore, scratch: Path) -> None:
-    best = tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
-    for records in best.values():
-        seconds = [r.seconds or 0.0 for r in records]
-        assert seconds == sorted(seconds)
-
-
-def test_an_operator_that_many_blocks_have_is_tuned_once(store: RecordStore, scratch: Path) -> None:
-    pool = SyntheticPool()
-    best = tuning(pool, store, scratch).run([WORKLOADS[0]] * 3, progress=False)
-    assert list(best) == [WORKLOADS[0]]
-    assert len(pool.built) == num_trials(WORKLOADS[0])
-
-
-def test_nothing_to_tune_is_nothing(store: RecordStore, scratch: Path) -> None:
-    assert tuning(SyntheticPool(), store, scratch).run([], progress=False) == {}
-
-
-def test_a_second_run_measures_nothing_and_returns_the_same(store: RecordStore, scratch: Path) -> None:
-    first = tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
-    pool = SyntheticPool()
-    assert tuning(pool, store, scratch).run(WORKLOADS, progress=False) == first
-    assert pool.built == []
-
-
-def test_more_trials_add_to_those_that_are_there(store: RecordStore, scratch: Path) -> None:
-    tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
-    before = kept_in(store)
-    pool, more = SyntheticPool(), Effort(trials=12)
-    tuning(pool, store, scratch, more).run(WORKLOADS, progress=False)
-    assert before.isdisjoint(asked_of(pool))
-    assert len(pool.built) == sum(num_trials(w, more) - num_trials(w) for w in WORKLOADS) > 0
-
-
-@pytest.mark.parametrize("num_measured", fast([1, 2, 7, TOTAL - 1, TOTAL], [0, 2, 4]))
-def test_ctrl_c_keeps_what_was_measured_and_the_next_run_makes_the_rest(
-    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
-) -> None:
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, "progress_bar", interrupted_bar(num_measured))
-        tuning(SyntheticPool(), store, scratch).run(WORKLOADS, progress=False)
-    kept = kept_in(store)
-    assert len(kept) == num_measured
-    pool = SyntheticPool()
-    tuning(pool, store, scratch).run(WORKLOADS, progress=False)
-    assert kept.isdisjoint(asked_of(pool))
-    assert len(pool.built) == TOTAL - num_measured
-
-
 def test_failures_are_kept_with_their_error_and_not_tried_again(store: RecordStore, scratch: Path) -> None:
     def fails(asked: Any) -> float | str:
         return "timeout: measure took more than 40 s" if asked.what.workload.op == "depthwise" else 1e-6
@@ -323,23 +245,10 @@ def test_failures_are_kept_with_their_error_and_not_tried_again(store: RecordSto
     assert again.built == []
 
 
-def test_records_of_points_that_are_no_more_are_left_out(store: RecordStore, scratch: Path) -> None:
-    store.add(WORKLOADS[0].key, [TuningRecord((1, 2, 3), 1e-12)])
-    best = tuning(SyntheticPool(), store, scratch).run(WORKLOADS[:1], progress=False)
-    assert len(best[WORKLOADS[0]]) == num_trials(WORKLOADS[0])
-    assert (1, 2, 3) not in {r.point for r in best[WORKLOADS[0]]}
-
-
 def test_a_candidate_is_hopeless_beside_the_best_so_far(store: RecordStore, scratch: Path) -> None:
-    limits: list[float | None] = []
-
-    class Noting(SyntheticPool):
-        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Any:
-            if request.num is None:
-                limits.append(request.hopeless_s)
-            return super().measure(request, timeout_s, device)
-
-    tuning(Noting(lambda _: 2e-6), store, scratch).run(WORKLOADS[:1], progress=False)
+    pool = SyntheticPool(lambda _: 2e-6)
+    tuning(pool, store, scratch).run(WORKLOADS[:1], progress=False)
+    limits = [request.hopeless_s for request in pool.requests if request.num is None]
     assert limits[: SEARCH.num_initial] == [None] * SEARCH.num_initial
     assert set(limits[SEARCH.num_initial :]) == {6e-6}
 
@@ -364,24 +273,6 @@ def test_a_common_budget_is_spent_and_goes_where_networks_spend_their_time(store
     unused, rare, frequent = spread_out(SyntheticPool(landscape), store, scratch)
     assert unused + rare + frequent == 3 * 12
     assert unused == 6 <= rare < 12 < frequent
-
-
-def test_a_common_budget_that_is_spent_is_not_spent_again(store: RecordStore, scratch: Path) -> None:
-    first = spread_out(SyntheticPool(landscape), store, scratch)
-    pool = SyntheticPool(landscape)
-    assert spread_out(pool, store, scratch) == first
-    assert pool.built == pool.turns == []
-
-
-@pytest.mark.parametrize("num_measured", fast([1, 17, 19, 30], [1, 3]))
-def test_a_common_budget_that_was_cut_off_is_spent_to_the_end(
-    store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch, num_measured: int
-) -> None:
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, "progress_bar", interrupted_bar(num_measured))
-        spread_out(SyntheticPool(landscape), store, scratch)
-    assert sum(len(store.load(w.key)) for w in LARGE_ONES) == num_measured
-    assert sum(spread_out(SyntheticPool(landscape), store, scratch)) == 36
 
 
 def test_a_workload_stops_where_improvement_is_under_the_noise(
@@ -514,17 +405,3 @@ def test_records_say_under_which_drift_they_were_measured(store: RecordStore, sc
     assert {1.0, 1.2} <= {round(r.drift, 6) for r in records}
     assert [r.seconds for r in records] == pytest.approx([1e-6] * 30, rel=0.21)
     assert store.load_canary() == canary.readings
-
-
-def test_real_operators_are_tuned(pool: WorkerPool, store: RecordStore, scratch: Path) -> None:
-    workloads = [WORKLOADS[0], WORKLOADS[3]]
-    search = Search(num_initial=2, batch_size=2)
-    best = tuning(pool, store, scratch, Effort(trials=4), search, cold_bytes=20_000, code_copies=3).run(
-        workloads, progress=False
-    )
-    assert store.count() == (8, 0)
-    for workload in workloads:
-        assert len(best[workload]) == 4
-        assert all(r.seconds is not None and r.seconds > 0.0 for r in best[workload])
-        assert all(r.spread_s is not None and r.spread_s >= 0.0 for r in best[workload])
-    assert list(scratch.iterdir()) == []

@@ -37,21 +37,6 @@ def test_start_probabilities_are_the_papers(seconds: FloatArray, gamma: float) -
     assert got.sum() == pytest.approx(1.0)
 
 
-def test_start_probabilities_by_hand() -> None:
-    got = start_probabilities(np.array([1e-3, 2e-3]), gamma=2.0)
-    np.testing.assert_allclose(got, [1 / (1 + np.exp(-1)), np.exp(-1) / (1 + np.exp(-1))])
-
-
-@given(times)
-def test_faster_points_are_likelier_starts(seconds: FloatArray) -> None:
-    got = start_probabilities(seconds, gamma=8.0)
-    assert np.all(np.diff(got[np.argsort(seconds)]) <= 1e-12)
-
-
-def test_without_gamma_all_starts_are_alike() -> None:
-    np.testing.assert_allclose(start_probabilities(np.array([1.0, 7.0, 50.0]), gamma=0.0), 1 / 3)
-
-
 # ---- mutation and crossover -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("op", OPERATORS)
 def test_two_thousand_mutations_in_a_row_stay_in_the_space(op: Operator, rng: np.random.Generator) -> None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,11 @@ from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring import devices
 from chanas.measuring.fleet import WorkerPool
-from chanas.measuring.messages import Answer
 from chanas.operators.steps import tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import preflight
 from chanas.prescheduler.tuning.preflight import (
-    FamilyCheck,
     all_families,
     check_families,
     one_of_each,
@@ -36,7 +33,7 @@ from chanas.prescheduler.tuning.preflight import (
 )
 
 from ...compiler.cuda_cases import GPU
-from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool, answered, failed
+from ...compiler.workbench import HOST, NANO, NUM_CLASSES, SyntheticPool
 
 POINTWISE, DEPTHWISE = Workload("pointwise", 4, 16, 32), Workload("depthwise", 4, 16, 16, 3)
 NO_BF16 = dataclasses.replace(
@@ -52,17 +49,11 @@ NO_BF16 = dataclasses.replace(
 ABORT = "crash: the worker ended with signal 6 (SIGABRT) in build"
 
 
-class Failing(SyntheticPool):
+def failing(error: Callable[[Any], str | None]) -> SyntheticPool:
     """Operators whose measurement fails as `error` says of the request of their build; None where it works."""
-
-    def __init__(self, error: Callable[[Any], str | None]) -> None:
-        super().__init__()
-        self.error = error
-
-    def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
-        asked = next(a for a in self.checked if a.path == request.library)
-        error = self.error(asked)
-        return super().measure(request, timeout_s, device) if error is None else answered(failed(error))
+    pool = SyntheticPool()
+    pool.check_error = error
+    return pool
 
 
 # ---- the operators --------------------------------------------------------------------------------------------------
@@ -92,7 +83,7 @@ def test_all_families_are_those_of_the_dtype_and_device(target: HardwareTarget, 
 # ---- the check ------------------------------------------------------------------------------------------------------
 def test_all_families_work_here(pool: WorkerPool, tmp_path: Path) -> None:
     workloads = all_families(HOST)
-    assert check_families(workloads, HOST, pool, tmp_path) == tuple(FamilyCheck(w.op, True, None) for w in workloads)
+    assert check_families(workloads, HOST, pool, tmp_path) == dict.fromkeys(w.op for w in workloads)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,22 +94,22 @@ def test_one_bad_point_condemns_no_family(tmp_path: Path) -> None:
         bad.append(asked.path)
         return "timeout" if len(bad) < 3 else None
 
-    pool = Failing(error)
-    assert check_families([POINTWISE], HOST, pool, tmp_path) == (FamilyCheck("pointwise", True, None),)
+    pool = failing(error)
+    assert check_families([POINTWISE], HOST, pool, tmp_path) == {"pointwise": None}
     assert len(set(bad)) == len({a.what.point for a in pool.checked}) == 3
 
 
 def test_a_family_that_fails_at_three_points_fails_with_the_first_error(tmp_path: Path) -> None:
     errors = iter(("crash", "timeout", "crash"))
-    pool = Failing(lambda asked: next(errors) if asked.what.workload.op == "depthwise" else None)
+    pool = failing(lambda asked: next(errors) if asked.what.workload.op == "depthwise" else None)
     checks = check_families([DEPTHWISE, POINTWISE], HOST, pool, tmp_path)
-    assert checks == (FamilyCheck("depthwise", False, "crash"), FamilyCheck("pointwise", True, None))
+    assert checks == {"depthwise": "crash", "pointwise": None}
     assert len(pool.checked) == 4
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_fails_is_one_line_with_the_families_and_what_to_do(tmp_path: Path) -> None:
-    pool = Failing(lambda asked: None if asked.what.workload.op == "conv" else "crash: a; it said: b")
+    pool = failing(lambda asked: None if asked.what.workload.op == "conv" else "crash: a; it said: b")
     target = dataclasses.replace(HOST, mcpu="x86-64-v3")
     workloads = [Workload("conv", 8, 3, 8, 3, 2), DEPTHWISE, POINTWISE]
     with pytest.raises(MeasureError) as caught:
@@ -131,19 +122,12 @@ def test_what_fails_is_one_line_with_the_families_and_what_to_do(tmp_path: Path)
 
 
 def test_nothing_is_checked_where_nothing_is_left(tmp_path: Path) -> None:
-    pool = Failing(lambda _asked: "crash")
+    pool = failing(lambda _asked: "crash")
     require_families([], HOST, pool, tmp_path)
     assert pool.checked == []
 
 
 # ---- what is left ---------------------------------------------------------------------------------------------------
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RecordStore]:
-    opened = RecordStore(tmp_path / "records.sqlite", HOST)
-    yield opened
-    opened.close()
-
-
 def keep(store: RecordStore, workload: Workload, num: int) -> None:
     points = schedule_space(workload, HOST).points[:num]
     store.add(workload.key, [TuningRecord(p, 1e-6) for p in points])

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import backend_of, schedule_space
 from chanas.core.effort import Effort
-from chanas.measuring.messages import Answer
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
@@ -23,7 +19,7 @@ from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.share import TunedShare, significant, tune_share
 from chanas.prescheduler.tuning.warm_start import WarmStart
 
-from ...compiler.workbench import SyntheticPool, answered, device, failed
+from ...compiler.workbench import SyntheticPool, device
 
 HERE = device()
 HEAVY = Workload("pointwise", 14, 96, 96)
@@ -32,13 +28,6 @@ DEPTHWISE = Workload("depthwise", 7, 16, 16, 3)
 WORKLOADS = [LIGHT, HEAVY, DEPTHWISE, LIGHTER]
 COUNTS = np.array([[1.0, 2.0, 1.0, 1.0]])
 EFFORT = Effort(trials=4)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RecordStore]:
-    opened = RecordStore(tmp_path / "records.sqlite", HERE)
-    yield opened
-    opened.close()
 
 
 def share_tuned(pool: SyntheticPool, store: RecordStore, tmp_path: Path, share: float, groups: Any = ()) -> TunedShare:
@@ -116,11 +105,8 @@ def test_the_whole_share_is_as_without_one(store: RecordStore, tmp_path: Path) -
 
 
 def test_where_nothing_that_is_taken_over_works_the_operator_is_tuned(store: RecordStore, tmp_path: Path) -> None:
-    class Wrong(SyntheticPool):
-        def measure(self, request: Any, timeout_s: float, device: int | None = None) -> Future[Answer]:
-            of = next((a.what.workload for a in self.checked if a.path == request.library), None)
-            return answered(failed("wrong result")) if of == LIGHTER else super().measure(request, timeout_s, device)
-
-    tuned = share_tuned(Wrong(), store, tmp_path, 0.5)
+    pool = SyntheticPool()
+    pool.check_error = lambda asked: "wrong result" if asked.what.workload == LIGHTER else None
+    tuned = share_tuned(pool, store, tmp_path, 0.5)
     assert set(tuned.taken) == {LIGHT}
     assert tuned.records[LIGHTER]

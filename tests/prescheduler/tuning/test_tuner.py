@@ -12,33 +12,21 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.operators.workload import Operator, Workload
+from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.solving import answer
 from chanas.prescheduler.tuning.tuner import OperatorTuner, Search, Tuner
+from chanas.testing.spaces import failure, smooth
 from chanas.testing.tuners import TunerContract, explore
 
-from ...compiler.workbench import OPERATORS, device, landscape_seconds, random_workload
+from ...compiler.workbench import device, landscape_seconds
 
 HERE = device()
 LARGE = schedule_space(Workload("pointwise", 14, 96, 192, epilogue="relu"), HERE)
 SMALL = schedule_space(Workload("pool", 2, 40, 40), HERE)
 
 every_model = pytest.mark.parametrize("model", ["gp", "random"])
-
-
-def seconds_of(point: Point) -> float:
-    """Smooth in the logarithms of the factors, best at one corner of the space, never twice the same."""
-    return 1e-6 * math.exp(sum((i + 1) * 0.1 * math.log2(max(v, 1)) ** 2 for i, v in enumerate(point)) / len(point))
-
-
-def record_of(point: Point) -> TuningRecord:
-    return TuningRecord(point, seconds_of(point), 1e-9)
-
-
-def failure_of(point: Point) -> TuningRecord:
-    return TuningRecord(point, None, None, "timeout: build_operator took more than 20 s")
 
 
 def tuner_of(
@@ -72,17 +60,6 @@ def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space:
 
 
 @every_model
-@pytest.mark.parametrize("num_trials", [0, 1, 3, 4, 5, 17])
-def test_it_ends_after_the_number_of_trials(num_trials: int, model: str) -> None:
-    tuner = tuner_of(LARGE, num_trials, model=model, num_initial=4)
-    assert tuner.num_left == num_trials
-    assert len(explore(tuner)) == num_trials
-    assert tuner.num_tried == num_trials
-    assert tuner.num_left == 0
-    assert tuner.ask(4) == []
-
-
-@every_model
 class TestTuners(TunerContract):
     @pytest.fixture(autouse=True)
     def with_model(self, model: str) -> None:
@@ -92,61 +69,34 @@ class TestTuners(TunerContract):
         return OperatorTuner(space, cost_model(self.name, HERE, seed), num_trials, kept, seed)
 
 
-@pytest.mark.parametrize("op", OPERATORS)
-def test_no_point_of_any_operator_is_asked_for_twice(op: Operator, rng: np.random.Generator) -> None:
-    space = schedule_space(random_workload(op, rng), HERE)
-    asked = explore(tuner_of(space, 30, random_share=0.5))
-    assert len(set(asked)) == len(asked) == min(30, len(space.points))
-    assert all(space.contains(p) for p in asked)
-
-
 def test_the_initial_set_comes_at_once_and_then_batches() -> None:
     tuner = tuner_of(LARGE, 13, num_initial=6)
     sizes = []
     while batch := tuner.ask(3):
         sizes.append(len(batch))
-        tuner.tell([record_of(p) for p in batch])
+        tuner.tell([smooth(p) for p in batch])
     assert sizes == [6, 3, 3, 1]
 
 
-@every_model
-def test_kept_records_count_as_trials(model: str) -> None:
-    kept = [record_of(p) for p in LARGE.points[:10]]
-    tuner = tuner_of(LARGE, 16, kept, model)
-    assert tuner.num_left == 6
-    asked = explore(tuner)
-    assert len(asked) == 6
-    assert set(asked).isdisjoint(r.point for r in kept)
-
-
 def test_kept_records_of_points_that_are_no_more_are_left_out() -> None:
-    tuner = tuner_of(SMALL, 3, [record_of((5, 5, 5, 5)), record_of(SMALL.points[0])])
+    tuner = tuner_of(SMALL, 3, [smooth((5, 5, 5, 5)), smooth(SMALL.points[0])])
     assert tuner.num_tried == 1
-
-
-@every_model
-def test_it_survives_failures_only(model: str) -> None:
-    tuner = tuner_of(LARGE, 14, [failure_of(p) for p in LARGE.points[:3]], model)
-    asked = explore(tuner, failure_of)
-    assert len(set(asked)) == 11
-    assert tuner.best is None
-    assert tuner.best_s is None
 
 
 @every_model
 def test_it_goes_on_from_the_valid_ones_among_failures(model: str) -> None:
     tuner = tuner_of(LARGE, 20, model=model)
-    explore(tuner, lambda p: record_of(p) if p[0] % 2 else failure_of(p))
+    explore(tuner, lambda p: smooth(p) if p[0] % 2 else failure(p))
     assert tuner.num_tried == 20
     assert tuner.best is not None
     assert tuner.best.point[0] % 2 == 1
 
 
 def test_the_best_is_the_fastest_of_new_and_kept_records() -> None:
-    kept = [record_of(p) for p in LARGE.points[:10]]
+    kept = [smooth(p) for p in LARGE.points[:10]]
     tuner = tuner_of(LARGE, 20, kept)
     asked = explore(tuner)
-    assert tuner.best_s == min(seconds_of(p) for p in [*asked, *(r.point for r in kept)])
+    assert tuner.best_s == min(smooth(p).seconds for p in [*asked, *(r.point for r in kept)])
 
 
 def test_points_that_no_mutation_reaches_are_scored_too() -> None:
@@ -179,7 +129,7 @@ def test_less_is_left_to_gain_the_more_is_known() -> None:
 
 
 def test_less_is_left_to_gain_beside_a_faster_operator_that_computes_the_same() -> None:
-    kept = [record_of(p) for p in LARGE.points[:10]]
+    kept = [smooth(p) for p in LARGE.points[:10]]
     tuner = tuner_of(LARGE, 14, kept)
     best_s = tuner.best_s or 0.0
     alone, *beside = (tuner.promise(rival_s=share * best_s) for share in (2.0, 0.9, 0.1))
@@ -193,7 +143,7 @@ def test_nothing_is_left_to_gain_where_nothing_works_and_another_operator_does()
 
 
 def test_asking_what_is_left_changes_no_proposal() -> None:
-    kept = [record_of(p) for p in LARGE.points[:10]]
+    kept = [smooth(p) for p in LARGE.points[:10]]
     asked, other = (tuner_of(LARGE, 14, kept) for _ in range(2))
     asked.promise()
     assert asked.ask(4) == other.ask(4)
@@ -207,7 +157,7 @@ def test_a_limit_may_be_raised() -> None:
 
 
 def test_noise_is_the_relative_spread_of_the_best() -> None:
-    tuner = tuner_of(LARGE, 16, [TuningRecord(LARGE.points[0], 2e-6, 1e-7), record_of(LARGE.points[-1])])
+    tuner = tuner_of(LARGE, 16, [TuningRecord(LARGE.points[0], 2e-6, 1e-7), smooth(LARGE.points[-1])])
     best = tuner.best
     assert best is not None
     assert tuner.noise == pytest.approx((best.spread_s or 0.0) / (best.seconds or 1.0))
@@ -253,7 +203,7 @@ def test_the_best_of_a_landscape_is_found_more_often_than_at_random() -> None:
 
 def test_what_is_suggested_is_tried_first_and_nothing_twice() -> None:
     suggested = [LARGE.points[3], (1, 2), LARGE.points[8], LARGE.points[1]]
-    model, kept = cost_model("gp", HERE, 0), [record_of(LARGE.points[8])]
+    model, kept = cost_model("gp", HERE, 0), [smooth(LARGE.points[8])]
     tuner = OperatorTuner(LARGE, model, 8, kept, 0, None, suggested, Search())
     asked = explore(tuner)
     assert asked[:2] == [LARGE.points[3], LARGE.points[1]]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,23 @@ def records_of(workload: Workload, target: HardwareTarget, num: int = 24, seed: 
 
 def stored(run: RunDirectory, target: HardwareTarget, *asked: Workload) -> RunDirectory:
     """A run with records of some workloads on a target."""
-    store = RecordStore(run.records, target)
-    for workload in asked or (WORKLOAD,):
-        store.add(workload.key, records_of(workload, target))
-    store.close()
+    with contextlib.closing(RecordStore(run.records, target)) as store:
+        for workload in asked or (WORKLOAD,):
+            store.add(workload.key, records_of(workload, target))
     return run
 
 
-def run_of(folder: Path, name: str = "run") -> RunDirectory:
-    return RunDirectory(folder / name)
+@pytest.fixture
+def theirs(tmp_path: Path) -> RunDirectory:
+    """A run with records of another processor of the same kind."""
+    return stored(RunDirectory(tmp_path / "theirs"), OTHER)
+
+
+def change(run: RunDirectory, *statements: str) -> None:
+    """Change the records of a run by SQL."""
+    with contextlib.closing(sqlite3.connect(run.records)) as database, database:
+        for statement in statements:
+            database.execute(statement)
 
 
 # ---- records as points of another space -----------------------------------------------------------------------------
@@ -115,29 +124,28 @@ def test_failures_and_points_that_are_no_more_are_left_out() -> None:
 
 
 # ---- which records --------------------------------------------------------------------------------------------------
-def test_another_run_of_the_same_kind_of_processor(tmp_path: Path) -> None:
-    """The file itself says what the other device is."""
-    source = stored(run_of(tmp_path, "theirs"), OTHER)
-    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+def test_another_run_of_the_same_kind_of_processor(run: RunDirectory, theirs: RunDirectory) -> None:
+    """The file itself says what the other device is, and is only read."""
+    before = theirs.records.read_bytes()
+    warm = open_warm_start(str(theirs.root), run, ONE)
     assert warm.source.target.device == "Another processor"
     prior = warm.prior(schedule_space(WORKLOAD, ONE))
     assert prior is not None
     assert len(prior.points) == 24
     assert list(prior.seconds) == sorted(prior.seconds)
     assert warm.prior(schedule_space(DEPTHWISE, ONE)) is None
+    assert theirs.records.read_bytes() == before
 
 
-def test_another_target_of_the_same_run(tmp_path: Path) -> None:
-    run = stored(run_of(tmp_path), ONE)
-    warm = open_warm_start("cpu", run, TWO)
+def test_another_target_of_the_same_run(run: RunDirectory) -> None:
+    warm = open_warm_start("cpu", stored(run, ONE), TWO)
     assert (warm.source.target.name, warm.source.target.num_threads) == ("cpu", 1)
     assert warm.prior(schedule_space(WORKLOAD, TWO)) is not None
 
 
-def test_the_other_dtype_is_taken_as_it_is_where_spaces_agree(tmp_path: Path) -> None:
-    run = stored(run_of(tmp_path), ONE, WORKLOAD, DEPTHWISE)
+def test_the_other_dtype_is_taken_as_it_is_where_spaces_agree(run: RunDirectory) -> None:
     bf16 = dataclasses.replace(ONE, name="cpu-bf16", dtype="bfloat16")
-    warm = open_warm_start("cpu", run, bf16)
+    warm = open_warm_start("cpu", stored(run, ONE, WORKLOAD, DEPTHWISE), bf16)
     for workload in (WORKLOAD, DEPTHWISE):
         space = schedule_space(dataclasses.replace(workload, dtype="bfloat16"), bf16)
         there = agree(schedule_space(workload, ONE), space)
@@ -147,90 +155,66 @@ def test_the_other_dtype_is_taken_as_it_is_where_spaces_agree(tmp_path: Path) ->
     assert agree(schedule_space(DEPTHWISE, ONE), schedule_space(dataclasses.replace(DEPTHWISE, dtype="bfloat16"), bf16))
 
 
-def test_a_processor_s_operators_of_one_image_and_of_several_are_of_one_source(tmp_path: Path) -> None:
-    several = dataclasses.replace(WORKLOAD, batch=4)
-    theirs = stored(run_of(tmp_path, "theirs"), OTHER, WORKLOAD, several)
-    found = open_warm_start(str(theirs.root), run_of(tmp_path, "mine"), ONE)
-    assert found.records.keys() == {WORKLOAD.key, several.key}
-    with open_records(theirs.records) as file:
-        assert [source.target for source in file.sources()] == [found.source.target] == [OTHER]
-
-
-def test_records_of_a_device_in_another_dtype_are_another_source(tmp_path: Path) -> None:
-    theirs = stored(run_of(tmp_path, "theirs"), OTHER)
-    half = dataclasses.replace(WORKLOAD, dtype="bfloat16")
-    store = RecordStore(theirs.records, OTHER)
-    store.add(half.key, [TuningRecord((1, 2), 1e-6)])
-    store.close()
+def test_several_images_are_of_one_source_and_another_dtype_is_of_another(
+    run: RunDirectory, theirs: RunDirectory
+) -> None:
+    several, half = dataclasses.replace(WORKLOAD, batch=4), dataclasses.replace(WORKLOAD, dtype="bfloat16")
+    stored(theirs, OTHER, several)
+    with contextlib.closing(RecordStore(theirs.records, OTHER)) as store:
+        store.add(half.key, [TuningRecord((1, 2), 1e-6)])
     with open_records(theirs.records) as file:
         found = {source.target.dtype: set(file.load(source)) for source in file.sources()}
-    assert found == {"float32": {WORKLOAD.key}, "bfloat16": {half.key}}
+        assert OTHER in [source.target for source in file.sources()]
+    assert found == {"float32": {WORKLOAD.key, several.key}, "bfloat16": {half.key}}
+    assert open_warm_start(str(theirs.root), run, ONE).records.keys() == found["float32"]
 
 
-def test_a_file_of_before_devices_were_noted_is_understood_by_the_table_beside_it(tmp_path: Path) -> None:
-    source = stored(run_of(tmp_path, "theirs"), OTHER)
-    with sqlite3.connect(source.records) as database:
-        database.execute("DROP TABLE devices")
-        database.execute("DROP TABLE warm_starts")
-        database.execute("PRAGMA user_version = 8")
+def test_a_file_of_before_devices_were_noted_is_understood_by_the_table_beside_it(
+    run: RunDirectory, theirs: RunDirectory
+) -> None:
+    change(theirs, "DROP TABLE devices", "DROP TABLE warm_starts", "PRAGMA user_version = 8")
     with pytest.raises(StageOrderError, match=r"nothing in .* to warm-start target 'cpu' from"):
-        open_warm_start(str(source.records), run_of(tmp_path, "mine"), ONE)
-    LatencyLUT(LUTHeader(OTHER, tvm_version(), "nano", "0" * 16)).save(source.lut("cpu"))
-    assert open_warm_start(str(source.records), run_of(tmp_path, "mine"), ONE).source.target.device == OTHER.device
+        open_warm_start(str(theirs.records), run, ONE)
+    LatencyLUT(LUTHeader(OTHER, tvm_version(), "nano", "0" * 16)).save(theirs.lut("cpu"))
+    assert open_warm_start(str(theirs.records), run, ONE).source.target.device == OTHER.device
 
 
-def test_the_nearest_of_several_is_taken(tmp_path: Path) -> None:
-    source = run_of(tmp_path, "theirs")
-    for target in (OTHER, dataclasses.replace(OTHER, num_threads=2, name="cpu-2t"), TWO):
-        stored(source, target)
-    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
-    assert (warm.source.target.fingerprint, warm.source.target.num_threads) == (ONE.fingerprint, 2)
+def test_the_nearest_of_several_is_taken(run: RunDirectory, theirs: RunDirectory) -> None:
+    for target in (dataclasses.replace(OTHER, num_threads=2, name="cpu-2t"), TWO):
+        stored(theirs, target)
+    found = open_warm_start(str(theirs.root), run, ONE).source.target
+    assert (found.fingerprint, found.num_threads) == (ONE.fingerprint, 2)
 
 
-def test_nothing_is_written_to_the_source(tmp_path: Path) -> None:
-    source = stored(run_of(tmp_path, "theirs"), OTHER)
-    before = hashlib.sha256(source.records.read_bytes()).digest()
-    open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
-    assert hashlib.sha256(source.records.read_bytes()).digest() == before
-
-
-def test_the_digest_stands_for_the_records(tmp_path: Path) -> None:
-    source, mine = stored(run_of(tmp_path, "theirs"), OTHER), run_of(tmp_path, "mine")
-    first = open_warm_start(str(source.root), mine, ONE).digest
-    assert open_warm_start(str(source.records), mine, TWO).digest == first
-    stored(source, OTHER, DEPTHWISE)
-    assert open_warm_start(str(source.root), mine, ONE).digest != first
-
-
-def test_a_device_of_another_kind_is_refused(tmp_path: Path) -> None:
-    source = stored(run_of(tmp_path, "theirs"), OTHER)
-    with sqlite3.connect(source.records) as database:
-        database.execute("UPDATE devices SET target = json_set(target, '$.kind', 'cuda')")
-    with pytest.raises(TargetError, match="only processors seed each other"):
-        open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+def test_the_digest_stands_for_the_records(run: RunDirectory, theirs: RunDirectory) -> None:
+    first = open_warm_start(str(theirs.root), run, ONE).digest
+    assert open_warm_start(str(theirs.records), run, TWO).digest == first
+    stored(theirs, OTHER, DEPTHWISE)
+    assert open_warm_start(str(theirs.root), run, ONE).digest != first
 
 
 # ---- points of other vectors ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("target", [NARROW, NEON, BFLOAT16])
-def test_points_of_other_vectors_become_those_most_like_them(tmp_path: Path, target: HardwareTarget) -> None:
-    source = stored(run_of(tmp_path, "theirs"), OTHER)
-    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), target)
+def test_points_of_other_vectors_become_those_most_like_them(
+    run: RunDirectory, theirs: RunDirectory, target: HardwareTarget
+) -> None:
+    warm = open_warm_start(str(theirs.root), run, target)
     space = schedule_space(dataclasses.replace(WORKLOAD, dtype=target.dtype), target)
-    prior, theirs = warm.prior(space), sorted(r.seconds or 0.0 for r in records_of(WORKLOAD, OTHER))
+    prior, seconds = warm.prior(space), sorted(r.seconds or 0.0 for r in records_of(WORKLOAD, OTHER))
     assert prior is not None
     assert prior.target == target
     assert all(space.contains(p) for points in prior.points for p in points)
     assert len(set(prior.points)) == len(prior.points)
-    assert set(prior.seconds) <= set(theirs)
-    assert (prior.seconds[0], len(prior.seconds)) == (theirs[0], len(prior.points))
+    assert set(prior.seconds) <= set(seconds)
+    assert (prior.seconds[0], len(prior.seconds)) == (seconds[0], len(prior.points))
     assert ("schedules mapped" in warm.describe(())) == (target is not BFLOAT16)
 
 
-def test_a_source_of_the_same_vectors_is_nearer_than_the_processor_itself(tmp_path: Path) -> None:
+def test_a_source_of_the_same_vectors_is_nearer_than_the_processor_itself(run: RunDirectory, tmp_path: Path) -> None:
     """AVX-512 records of this processor lie beside AVX2 records of another one, and AVX2 is asked for."""
-    source = stored(stored(run_of(tmp_path, "theirs"), ONE), dataclasses.replace(NARROW, fingerprint="0123456789ab"))
-    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), dataclasses.replace(NARROW))
-    assert warm.source.target.vector_lanes == 8
+    source = stored(RunDirectory(tmp_path / "theirs"), ONE)
+    stored(source, dataclasses.replace(NARROW, fingerprint="0123456789ab"))
+    assert open_warm_start(str(source.root), run, NARROW).source.target.vector_lanes == 8
 
 
 @given(rng=generators)
@@ -241,23 +225,17 @@ def test_a_first_batch_of_mapped_points_has_no_point_twice(rng: np.random.Genera
     assert len(first) == len(set(first)) == 4
 
 
-def test_records_of_another_version_of_the_spaces_are_refused(tmp_path: Path) -> None:
-    source = stored(run_of(tmp_path, "theirs"), OTHER)
-    with sqlite3.connect(source.records) as database:
-        for table in ("devices", "records"):
-            named = "replace(device, ?, ?)"
-            versions = f"/space-{SPACE_VERSION}", f"/space-{SPACE_VERSION + 1}"
-            database.execute(f"UPDATE {table} SET device = {named}", versions)
-    with pytest.raises(TargetError, match="version of the schedule spaces"):
-        open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+def with_version(run: RunDirectory, text: str) -> None:
+    """Replace the version of the spaces in the keys of devices."""
+    for table in ("devices", "records"):
+        change(run, f"UPDATE {table} SET device = replace(device, '/space-{SPACE_VERSION}', '{text}')")
 
 
-def test_records_whose_key_lacks_the_version_are_of_the_version_of_then(tmp_path: Path) -> None:
-    source = stored(run_of(tmp_path, "theirs"), OTHER)
-    with sqlite3.connect(source.records) as database:
-        for table in ("devices", "records"):
-            database.execute(f"UPDATE {table} SET device = replace(device, ?, '')", (f"/space-{SPACE_VERSION}",))
-    warm = open_warm_start(str(source.root), run_of(tmp_path, "mine"), ONE)
+def test_records_whose_key_lacks_the_version_are_of_the_version_of_then(
+    run: RunDirectory, theirs: RunDirectory
+) -> None:
+    with_version(theirs, "")
+    warm = open_warm_start(str(theirs.root), run, ONE)
     assert (warm.source.spaces, list(warm.records)) == (UNVERSIONED_SPACES["llvm"], [WORKLOAD.key])
 
 
@@ -270,17 +248,31 @@ def own_records(run: RunDirectory) -> str:
 
 
 def no_database(run: RunDirectory) -> str:
-    path = run.root / "text"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("these are no records, and long enough to be none\n" * 20)
-    return str(path)
+    run.root.mkdir()
+    (run.root / "text").write_text("these are no records, and long enough to be none\n" * 20)
+    return str(run.root / "text")
+
+
+def of_another(run: RunDirectory) -> RunDirectory:
+    return stored(RunDirectory(run.root / "another"), OTHER)
 
 
 def newer(run: RunDirectory) -> str:
-    path = stored(RunDirectory(run.root / "newer"), OTHER).records
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 99")
-    return str(path)
+    theirs = of_another(run)
+    change(theirs, "PRAGMA user_version = 99")
+    return str(theirs.records)
+
+
+def of_a_gpu(run: RunDirectory) -> str:
+    theirs = of_another(run)
+    change(theirs, "UPDATE devices SET target = json_set(target, '$.kind', 'cuda')")
+    return str(theirs.root)
+
+
+def of_another_version(run: RunDirectory) -> str:
+    theirs = of_another(run)
+    with_version(theirs, f"/space-{SPACE_VERSION + 1}")
+    return str(theirs.root)
 
 
 @pytest.mark.parametrize(
@@ -290,12 +282,13 @@ def newer(run: RunDirectory) -> str:
         (own_records, StageOrderError, "there are records of: no other known device"),
         (no_database, CheckpointError, "cannot be read"),
         (newer, CheckpointError, "got 99"),
+        (of_a_gpu, TargetError, "only processors seed each other"),
+        (of_another_version, TargetError, "version of the schedule spaces"),
     ],
 )
 def test_what_is_no_source_is_one_clear_line(
-    tmp_path: Path, make: Callable[[RunDirectory], str], kind: type[ChanasError], expected: str
+    run: RunDirectory, make: Callable[[RunDirectory], str], kind: type[ChanasError], expected: str
 ) -> None:
-    run = run_of(tmp_path)
     with pytest.raises(kind, match=expected) as caught:
         open_warm_start(make(run), run, ONE)
     assert "\n" not in str(caught.value)
@@ -361,13 +354,15 @@ def test_a_true_prior_is_kept_and_saves_trials() -> None:
     assert np.mean(warm) < np.mean(cold)
 
 
-def test_a_prior_that_misleads_is_dropped_after_the_first_batch() -> None:
+def test_a_prior_that_misleads_is_dropped_after_the_first_batch_and_says_nothing_any_more() -> None:
+    """The model is then the one that never heard of it."""
     tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
     points = tuner.ask(4)
     tuner.tell([TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points])
     assert tuner.prior_dropped
     assert tuner.tau is not None
     assert tuner.tau < 0.0
+    assert tuner._model.predict_from_prior(SPACE, points) is None
 
 
 def test_dropping_it_is_worth_something() -> None:
@@ -377,15 +372,6 @@ def test_dropping_it_is_worth_something() -> None:
         for min_tau in (0.0, -2.0)
     }
     assert np.mean(found[0.0]) < 0.95 * np.mean(found[-2.0])
-
-
-def test_what_is_dropped_says_nothing_any_more() -> None:
-    """The model is then the one that never heard of it."""
-    tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
-    points = tuner.ask(4)
-    batch = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points]
-    tuner.tell(batch)
-    assert tuner._model.predict_from_prior(SPACE, points) is None
 
 
 def test_kept_records_judge_it_at_once() -> None:
@@ -411,8 +397,7 @@ def test_a_search_with_a_prior_asks_for_each_point_once_and_ends(model: str, rng
 
 
 # ---- what is kept of it ---------------------------------------------------------------------------------------------
-def test_the_store_keeps_what_came_of_it(tmp_path: Path) -> None:
-    store = RecordStore(run_of(tmp_path).records, TWO)
+def test_the_store_keeps_what_came_of_it(store: RecordStore) -> None:
     store.note_warm_starts(
         {"a": WarmStartNote("dev/1t", "d1", 6, 0.5, False), "b": WarmStartNote("dev/1t", "d1", 6, None, False)}
     )
@@ -424,71 +409,67 @@ def test_the_store_keeps_what_came_of_it(tmp_path: Path) -> None:
     )
     assert len(store.warm_starts({"a", "b", "c"})) == 2
     assert store.warm_starts(set()) == ()
-    store.close()
 
 
 WORKLOADS = [WORKLOAD, DEPTHWISE, Workload("pool", 7, 96, 96)]
+EFFORT = Effort(trials=12)
 
 
-def test_a_run_begins_where_the_other_ended_and_says_so(tmp_path: Path) -> None:
+def best_of(run: RunDirectory, scratch: Path, workloads: Sequence[Workload]) -> dict[Workload, Point]:
+    """The best points that another processor finds, in whose run they are recorded."""
+    with contextlib.closing(RecordStore(run.records, OTHER)) as store:
+        found = TuningJobs(SyntheticPool(), OTHER, store, EFFORT, scratch).run(workloads, progress=False)
+    return {w: records[0].point for w, records in found.items()}
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> RunDirectory:
+    """A run of the other processor, without records yet."""
+    return RunDirectory(tmp_path / "theirs")
+
+
+def test_a_run_begins_where_the_other_ended_and_says_so(
+    run: RunDirectory, empty: RunDirectory, store: RecordStore, scratch: Path
+) -> None:
     """Both devices are invented, and alike."""
-    theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
-    scratch.mkdir()
-    first, second = SyntheticPool(), SyntheticPool()
-    effort = Effort(trials=12)
-    store = RecordStore(theirs.records, OTHER)
-    best = TuningJobs(first, OTHER, store, effort, scratch).run(WORKLOADS, progress=False)
-    store.close()
-    warm = open_warm_start(str(theirs.root), mine, ONE)
-    store = RecordStore(mine.records, ONE)
-    TuningJobs(second, ONE, store, effort, scratch, warm_start=warm).run(WORKLOADS, progress=False)
-    for workload in WORKLOADS:
-        asked = [a.what.point for a in second.built if a.what.workload == workload]
-        assert asked[0] == best[workload][0].point
+    best, pool = best_of(empty, scratch, WORKLOADS), SyntheticPool()
+    warm = open_warm_start(str(empty.root), run, ONE)
+    TuningJobs(pool, ONE, store, EFFORT, scratch, warm_start=warm).run(WORKLOADS, progress=False)
+    firsts = {w: next(a.what.point for a in pool.built if a.what.workload == w) for w in WORKLOADS}
+    assert firsts == best
     (note,) = store.warm_starts({w.key for w in WORKLOADS})
     assert (note["source"], note["digest"]) == (warm.source.device, warm.digest)
     assert (note["num_operators"], note["num_dropped"]) == (3, 0)
     assert f"records {warm.digest}: 3 operators, dropped for 0" in warm.describe([note])
-    store.close()
 
 
 def test_with_a_common_budget_the_best_of_the_other_device_is_tried_of_every_operator_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, empty: RunDirectory, store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_module, "_NUM_SCOUTS", 1)
-    theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
-    scratch.mkdir()
-    known, effort = WORKLOADS[:2], Effort(trials=12)
-    store = RecordStore(theirs.records, OTHER)
-    best = TuningJobs(SyntheticPool(), OTHER, store, effort, scratch).run(known, progress=False)
-    store.close()
-    warm, pool = open_warm_start(str(theirs.root), mine, ONE), SyntheticPool()
-    store = RecordStore(mine.records, ONE)
+    best, pool = best_of(empty, scratch, WORKLOADS[:2]), SyntheticPool()
+    warm = open_warm_start(str(empty.root), run, ONE)
     counts = np.ones((1, len(WORKLOADS)))
-    TuningJobs(pool, ONE, store, effort, scratch, warm_start=warm).run(WORKLOADS, False, counts)
+    TuningJobs(pool, ONE, store, EFFORT, scratch, warm_start=warm).run(WORKLOADS, False, counts)
     asked = [a.what.workload for a in pool.built]
-    num_initial, num_base = DEFAULT_SEARCH.num_initial, effort.first_trials
+    num_initial, num_base = DEFAULT_SEARCH.num_initial, EFFORT.first_trials
     assert [asked[: num_initial + 1].count(w) for w in WORKLOADS] == [num_initial, 1, 0]  # the first one is a scout
-    firsts = {w: pool.built[asked.index(w)].what.point for w in known}
-    assert firsts == {w: best[w][0].point for w in known}
+    assert {w: pool.built[asked.index(w)].what.point for w in best} == best
     assert [asked[: 2 * num_initial].count(w) for w in WORKLOADS] == [num_initial, num_initial, 0]
     assert asked[2 * num_initial :][:num_base].count(WORKLOADS[2]) == num_base
-    store.close()
 
 
-def test_a_source_that_was_wrong_about_the_first_operators_is_not_asked_about_the_others(tmp_path: Path) -> None:
+def test_a_source_that_was_wrong_about_the_first_operators_is_not_asked_about_the_others(
+    run: RunDirectory, empty: RunDirectory, store: RecordStore, scratch: Path
+) -> None:
     workloads = [dataclasses.replace(WORKLOAD, out_channels=32 * n) for n in range(1, 9)]
-    theirs, mine, scratch = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine"), tmp_path / "scratch"
-    scratch.mkdir()
-    store = RecordStore(theirs.records, OTHER)
-    for workload in workloads:  # the slower a point is here, the faster it is said to be there
-        space = schedule_space(workload, OTHER)
-        points = space.sample(16, np.random.default_rng(0))
-        store.add(workload.key, [TuningRecord(p, 1e-12 / landscape_seconds(space, p)) for p in points])
-    store.close()
-    warm = open_warm_start(str(theirs.root), mine, ONE)
+    with contextlib.closing(RecordStore(empty.records, OTHER)) as other:
+        for workload in workloads:  # the slower a point is here, the faster it is said to be there
+            space = schedule_space(workload, OTHER)
+            points = space.sample(16, np.random.default_rng(0))
+            other.add(workload.key, [TuningRecord(p, 1e-12 / landscape_seconds(space, p)) for p in points])
+    warm = open_warm_start(str(empty.root), run, ONE)
     pool = SyntheticPool(lambda a: landscape_seconds(schedule_space(a.what.workload, ONE), a.what.point))
-    store = RecordStore(mine.records, ONE)
     TuningJobs(pool, ONE, store, Effort(trials=8), scratch, warm_start=warm).run(workloads, progress=False)
     assert warm.trust.is_lost
     asked = [next(a.what.point for a in pool.built if a.what.workload == w) for w in workloads]
@@ -498,25 +479,23 @@ def test_a_source_that_was_wrong_about_the_first_operators_is_not_asked_about_th
     assert not any(praised[5:])
     (note,) = store.warm_starts({w.key for w in workloads})
     assert note["num_dropped"] >= len(workloads) - 3
-    store.close()
 
 
 def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more(
-    tmp_path: Path, synthetic_pool: SyntheticPool
+    run: RunDirectory, empty: RunDirectory, synthetic_pool: SyntheticPool
 ) -> None:
     def filled(run: RunDirectory, target: HardwareTarget, num_trials: int = 3, **options: Any) -> LatencyLUT:
         return fill_table(run, NANO, target, NUM_CLASSES, trials=num_trials, cost_model="random", **options).lut
 
-    theirs, mine = run_of(tmp_path, "theirs"), run_of(tmp_path, "mine")
-    filled(theirs, OTHER)
-    warm = open_warm_start(str(theirs.root), mine, ONE)
-    first = filled(mine, ONE, warm_start=warm).header.warm_starts
+    filled(empty, OTHER)
+    warm = open_warm_start(str(empty.root), run, ONE)
+    first = filled(run, ONE, warm_start=warm).header.warm_starts
     assert [(n["digest"], n["num_operators"]) for n in first] == [(warm.digest, len(warm.records))]
-    assert filled(mine, ONE, sub_spaces=NANO.sub_spaces[:1]).header.warm_starts == first
-    filled(theirs, OTHER, 5)
-    grown = open_warm_start(str(theirs.root), mine, ONE)
+    assert filled(run, ONE, sub_spaces=NANO.sub_spaces[:1]).header.warm_starts == first
+    filled(empty, OTHER, 5)
+    grown = open_warm_start(str(empty.root), run, ONE)
     assert grown.digest != warm.digest
-    assert filled(mine, ONE, warm_start=grown).header.warm_starts == first
+    assert filled(run, ONE, warm_start=grown).header.warm_starts == first
 
 
 def test_a_table_says_where_its_schedules_began() -> None:

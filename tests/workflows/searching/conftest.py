@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chanas.prescheduler.tables import default_blocks, networks
+from chanas.prescheduler.tables import defaults, networks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,5 +22,5 @@ def without_default_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
     """Blocks are timed with default schedules in the tests of what is handed over alone."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.module.__name__.endswith("test_hand_over"):
-            patch.setattr(default_blocks, "time_default_blocks", lambda *_, **__: {})
+            patch.setattr(defaults, "time_default_blocks", lambda *_, **__: {})
         yield

@@ -25,21 +25,19 @@ from chanas.measuring.fleet import OpenPool
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import Schedules, surroundings
-from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import BlockRecord, RecordStore, TuningRecord
 from chanas.prescheduler.session import Session, open_session
-from chanas.prescheduler.tables.lut import existing_table, new_header, row_of
+from chanas.prescheduler.tables.lut import existing_table, new_header, ranked_schedules, row_of
 from chanas.prescheduler.tables.transfer.ratios import Prior, choose, predict, prior_of
 from chanas.prescheduler.tables.transfer.schedules import (
     Chosen,
     KnownSchedules,
-    best_schedules,
     check_source,
     choose_untried,
     known_schedules,
 )
 from chanas.prescheduler.tuning.budget import occurrences
-from chanas.prescheduler.tuning.jobs import legal_records
+from chanas.prescheduler.tuning.jobs import best_records
 from chanas.prescheduler.tuning.preflight import remaining_workloads
 
 _NETWORKS_FOR_USAGE = 256
@@ -159,7 +157,9 @@ class _Adaptation:
         finally:
             session.note_work()
         failed = {b.key for b in chosen} - rows.keys()
-        taken = self._untried([b for b in known if b.key not in rows], schedules)
+        # what was found for operators of other blocks is taken over, too
+        records = self._records([b for b in self.blocks if b.key in schedules.rows])
+        taken = choose_untried([b for b in known if b.key not in rows], schedules, target, records)
         predicted = self._predict(known, prior, taken.rows, rows)
         rows.update((key, row) for key, row in predicted.items() if key not in failed)
         lut = LatencyLUT(self._header(existing, taken, rows), rows)
@@ -208,7 +208,8 @@ class _Adaptation:
         again = self.session.known_or_timed(others)
         if same:
             again |= self.session.time({b: (points,) for b, points in same.items()}, anew=True)
-        self._keep({b: r for b, r in again.items() if _is_faster(r, rows.get(b.key))}, rows)
+        slower = {b for b, r in again.items() if b.key in rows and rows[b.key].median_s <= (r.seconds or math.inf)}
+        self._keep({b: r for b, r in again.items() if b not in slower}, rows)
 
     def _tune(
         self, blocks: Sequence[BlockConfig], effort: AdaptEffort, suggested: Mapping[Workload, Sequence[Point]]
@@ -231,19 +232,13 @@ class _Adaptation:
     def _records(self, blocks: Sequence[BlockConfig]) -> dict[Workload, list[TuningRecord]]:
         """Valid records on this device of the blocks' operators, best first."""
         target, store = self.session.target, self.session.store
-        return {w: rank_records(legal_records(w, target, store)) for w in tuned_workloads(blocks, target)}
+        return {w: best_records(w, target, store) for w in tuned_workloads(blocks, target)}
 
     def _best_here(self, blocks: Sequence[BlockConfig]) -> dict[BlockConfig, Schedules]:
         """The best schedules that were found here of those of the blocks all of whose operators have some."""
-        target, records = self.session.target, self._records(blocks)
-        found = {b: best_schedules(b, target, records) for b in blocks}
-        return {b: points for b, points in found.items() if points is not None}
-
-    def _untried(self, blocks: Sequence[BlockConfig], schedules: KnownSchedules) -> Chosen:
-        """Schedules of the blocks that are predicted."""
-        # what was found for operators of other blocks is taken over, too
-        records = self._records([b for b in self.blocks if b.key in schedules.rows])
-        return choose_untried(blocks, schedules, self.session.target, records)
+        records = self._records(blocks)
+        found = {b: ranked_schedules(b, self.session.target, records) for b in blocks}
+        return {b: ranked[0] for b, ranked in found.items() if ranked}
 
     def _keep(self, records: Mapping[BlockConfig, BlockRecord], rows: dict[str, LUTRow]) -> None:
         """Add the rows of blocks that were timed; nothing where that failed."""
@@ -307,7 +302,3 @@ def _slower_than_expected(
     surprises = predict(prior.select(there), range(len(there)), seconds).surprises
     found = {known[i]: float(s) for i, s in zip(there, surprises, strict=True) if s > _SURPRISING}
     return sorted((b for b in chosen if b in found), key=lambda b: -found[b])
-
-
-def _is_faster(record: BlockRecord, row: LUTRow | None) -> bool:
-    return record.seconds is not None and (row is None or record.seconds < row.median_s)

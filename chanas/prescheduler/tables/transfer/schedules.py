@@ -35,14 +35,6 @@ def check_source(lut: LatencyLUT, target: HardwareTarget) -> None:
         )
 
 
-def differences(lut: LatencyLUT, target: HardwareTarget) -> list[str]:
-    """List why a table's schedules are other programs on the target; empty where they are the same."""
-    found, made_on = _source(lut, target).differences(target), lut.header.target
-    if made_on.dtype != target.dtype:
-        found.append(f"dtype: {made_on.dtype_name} instead of {target.dtype_name}")
-    return found
-
-
 def _source(lut: LatencyLUT, target: HardwareTarget) -> Source:
     """A table's device as a source of points; where the version of the spaces was not stored, it is today's."""
     header = lut.header
@@ -73,19 +65,20 @@ def known_schedules(blocks: Sequence[BlockConfig], source: LatencyLUT, target: H
     Where the target has a coordinate that the source has not, such as loops fused for several threads, its first option
     that is legal is taken.
     """
-    are_same = not differences(source, target)
+    made_on = source.header.target
+    are_same = made_on.dtype == target.dtype and _source(source, target).has_points_of(target)
     found: dict[tuple[Workload, Point], list[Point]] = {}
     suggestions: dict[Workload, list[Point]] = {}
     rows: dict[str, Schedules] = {}
     for block in blocks:
         row = source.rows.get(block.key)
-        its = device_workloads(block, source.header.target)
+        its = device_workloads(block, made_on)
         if row is None or [w.key for w in its] != [key for key, _ in row.schedules]:
             continue
         chosen: list[tuple[str, Point]] = []
         for workload, other, (_, point) in zip(device_workloads(block, target), its, row.schedules, strict=True):
             if (workload, point) not in found:
-                found[workload, point] = _points(workload, target, other, point, source.header.target, are_same)
+                found[workload, point] = _points(workload, target, other, point, made_on, are_same)
             points = found[workload, point]
             if not points:
                 break
@@ -111,16 +104,6 @@ def _points(
         return []
     (found,) = points_of([point], whence, space, source.vector_lanes / target.vector_lanes)
     return list(found[:1] if has_same else found)
-
-
-def best_schedules(
-    block: BlockConfig, target: HardwareTarget, records: Mapping[Workload, Sequence[TuningRecord]]
-) -> Schedules | None:
-    """The best point of each of a block's operators, of valid `records`, best first; None where one has none."""
-    each = [(w.key, records.get(w)) for w in device_workloads(block, target)]
-    if any(not known for _, known in each):
-        return None
-    return tuple((key, known[0].point) for key, known in each if known)
 
 
 @dataclass(frozen=True)

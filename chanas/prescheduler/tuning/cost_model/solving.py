@@ -3,15 +3,13 @@ out. So it can be computed by any machine, and all that goes there and back is t
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from chanas.core.codec import fields_to_json, from_json, to_json
 from chanas.core.statistics import FloatArray
 from chanas.measuring.fleet import Compute
 from chanas.prescheduler.tuning.cost_model.regression import IntArray, Parameters, Regression, fit
@@ -42,17 +40,6 @@ class Problem:
         """The same records, where nothing is to be fitted."""
         return replace(self, parameters=parameters, is_due=False)
 
-    def to_json(self) -> Json:
-        arrays = {name: pack(getattr(self, name)) for name in ("x", "y", "groups", "devices")}
-        parameters = None if self.parameters is None else pack(self.parameters.to_array())
-        return {**arrays, "parameters": parameters, "is_due": self.is_due}
-
-    @classmethod
-    def from_json(cls, data: Json) -> Problem:
-        arrays = {name: unpack(data[name]) for name in ("x", "y", "groups", "devices")}
-        parameters = None if data["parameters"] is None else Parameters.from_array(unpack(data["parameters"]))
-        return cls(**arrays, parameters=parameters, is_due=data["is_due"])
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -74,20 +61,14 @@ class Solver:
         """The problem as it is to be asked about again, with its parameters, and a prediction for x, float64[M, F]."""
         with threadpool_limits(1):
             if self._asked is not problem or self._regression is None:
-                problem = fitted(problem)
+                if problem.is_due:
+                    found = fit(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
+                    problem = problem.with_parameters(found)
                 assert problem.parameters is not None
                 self._regression = Regression(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
                 self._asked = problem
             assert problem.parameters is not None
             return problem, Prediction(problem.parameters, *self._regression.predict(x, 0))
-
-
-def fitted(problem: Problem) -> Problem:
-    """The problem with the parameters that fit its records, if that is due."""
-    if not problem.is_due:
-        return problem
-    parameters = fit(problem.x, problem.y, problem.groups, problem.parameters, problem.devices)
-    return problem.with_parameters(parameters)
 
 
 Solve = Callable[[Problem, FloatArray], tuple[Problem, Prediction]]
@@ -96,37 +77,16 @@ Solve = Callable[[Problem, FloatArray], tuple[Problem, Prediction]]
 
 def answer(question: Json) -> Json:
     """Predict, on whatever machine: the inverse of what `elsewhere` asks."""
-    _, found = Solver()(Problem.from_json(question["problem"]), unpack(question["x"]))
-    return {
-        "parameters": pack(found.parameters.to_array()),
-        "mean": pack(found.mean),
-        "deviation": pack(found.deviation),
-    }
+    _, found = Solver()(from_json(Problem, question["problem"]), from_json(FloatArray, question["x"]))
+    return fields_to_json(found)
 
 
 def elsewhere(compute: Compute) -> Solve:
     """A solver that has `answer` computed by another machine."""
 
     def solve(problem: Problem, x: FloatArray) -> tuple[Problem, Prediction]:
-        found = compute({"problem": problem.to_json(), "x": pack(x)})
-        parameters = Parameters.from_array(unpack(found["parameters"]))
-        prediction = Prediction(parameters, unpack(found["mean"]), unpack(found["deviation"]))
-        return problem.with_parameters(parameters), prediction
+        found = compute({"problem": to_json(problem), "x": to_json(x)})
+        prediction: Prediction = from_json(Prediction, found)
+        return problem.with_parameters(prediction.parameters), prediction
 
     return solve
-
-
-def pack(values: npt.NDArray[Any]) -> Json:
-    """An array as JSON, bit by bit."""
-    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
-    return {
-        "dtype": little.dtype.str,
-        "shape": list(little.shape),
-        "bytes": base64.b64encode(little.tobytes()).decode("ascii"),
-    }
-
-
-def unpack(data: Json) -> npt.NDArray[Any]:
-    """Inverse of `pack`."""
-    dtype, content = np.dtype(data["dtype"]), base64.b64decode(data["bytes"])
-    return np.frombuffer(content, dtype).reshape(data["shape"]).astype(dtype.newbyteorder("="))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.errors import ConfigError
-from chanas.prescheduler.tuning.offline.dataset import Examples, FloatArray
+from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
 from chanas.prescheduler.tuning.offline.judging import held_out
 from chanas.prescheduler.tuning.offline.primitives import Int64Array, Rows
 
@@ -61,9 +61,9 @@ def library_of(name: str) -> Any:
 class _Part:
     """Rows of records with the square loss of their sums."""
 
-    def __init__(self, examples: Examples) -> None:
-        self.values, self.owners = examples.rows.values, examples.rows.owners
-        self.label, self.num_records = examples.label, len(examples.label)
+    def __init__(self, data: Dataset) -> None:
+        self.values, self.owners = data.primitives.values, data.primitives.owners
+        self.label, self.num_records = data.label, len(data)
 
     def residuals(self, score: FloatArray) -> FloatArray:
         """float64[N] of each record, from scores of rows float64[R]."""
@@ -91,10 +91,10 @@ class BoosterLearner:
         library_of(self.name)
 
     def fit(
-        self, examples: Examples, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
+        self, data: Dataset, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
     ) -> dict[str, npt.NDArray[Any]]:
         """Teach trees, or add some to those of `start`."""
-        learning, judging = (_Part(examples.of(chosen)) for chosen in held_out(len(examples.label), seed))
+        learning, judging = (_Part(data.of(chosen)) for chosen in held_out(len(data), seed))
         fit = _fit_xgb if self.name == "xgb" else _fit_lgbm
         content = fit(
             library_of(self.name), learning, judging, seed, None if start is None else start[_ARRAY].tobytes()

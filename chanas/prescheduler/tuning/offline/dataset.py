@@ -21,6 +21,7 @@ from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.errors import DataError, one_line
 from chanas.files.writing import replacing
+from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.tuning.offline import primitives
 from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
 
@@ -28,27 +29,6 @@ SCHEMA = 1
 _ARCHIVE = b"PK\x03\x04"
 
 FloatArray = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device that was measured: its target, the compiler's version and that of the schedule spaces."""
-
-    key: str
-    target: HardwareTarget
-    compiler: str
-    spaces: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "target": self.target.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Device:
-        return cls(**{**data, "target": HardwareTarget.from_json(data["target"])})
-
-    def describe(self) -> str:
-        """`cpu-2t (AMD EPYC, 7fde38404424)`"""
-        return f"{self.target.name} ({self.target.device}, {self.target.fingerprint})"
 
 
 @dataclass(frozen=True)
@@ -72,7 +52,7 @@ class Dataset:
     primitives  sequences of primitives
     """
 
-    devices: tuple[Device, ...]
+    devices: tuple[Source, ...]
     tasks: tuple[Task, ...]
     task: Int64Array
     points: tuple[Point, ...]
@@ -99,18 +79,6 @@ class Dataset:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """N records: their rows, labels float32[N], and tasks int64[N]."""
-
-    rows: Rows
-    label: Float32Array
-    task: Int64Array
-
-    def of(self, chosen: Int64Array) -> Examples:
-        return Examples(self.rows.of(chosen), self.label[chosen], self.task[chosen])
-
-
 def labels(task: Int64Array, latency_s: FloatArray) -> Float32Array:
     """float32[N]: the task's shortest latency over the record's. int64[N], float64[N] above zero."""
     best_s = np.full(int(task.max(initial=-1)) + 1, np.inf)
@@ -128,7 +96,7 @@ def save(data: Dataset, path: Path) -> None:
     header = {"schema": SCHEMA, "features": {"primitives": primitives.WIDTH}}
     arrays: dict[str, Any] = {
         "header": np.array(json.dumps(header, sort_keys=True)),
-        "devices": np.array(json.dumps([d.to_json() for d in data.devices], sort_keys=True)),
+        "devices": np.array(json.dumps([_device(s) for s in data.devices], sort_keys=True)),
         "tasks": np.array(json.dumps([dataclasses.asdict(t) for t in data.tasks], sort_keys=True)),
         "task": data.task,
         "points.values": np.array([n for point in data.points for n in point], dtype=np.int64),
@@ -140,6 +108,15 @@ def save(data: Dataset, path: Path) -> None:
     }
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **arrays)
+
+
+def _device(source: Source) -> dict[str, Any]:
+    named = {"key": source.device, "compiler": source.compiler, "spaces": source.spaces}
+    return {**named, "target": source.target.to_json()}
+
+
+def _source(key: str, target: dict[str, Any], compiler: str, spaces: int) -> Source:
+    return Source(key, HardwareTarget.from_json(target), compiler, spaces)
 
 
 def load(path: Path) -> Dataset:
@@ -177,7 +154,7 @@ def _read(arrays: Mapping[str, Any]) -> Dataset:
     if len(rows) != num or rows.offsets[-1] != len(rows.values) or rows.lengths.min(initial=1) < 1:
         raise ValueError("rows of primitives do not fit the records")
     data = Dataset(
-        tuple(Device.from_json(d) for d in json.loads(str(arrays["devices"]))),
+        tuple(_source(**device) for device in json.loads(str(arrays["devices"]))),
         tuple(Task(**t) for t in json.loads(str(arrays["tasks"]))),
         task,
         tuple(tuple(values[a:b]) for a, b in itertools.pairwise(offsets)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from chanas.compiler.space import Point, ScheduleSpace
 from chanas.errors import DataError, ScheduleError
 from chanas.files.run import RunDirectory
 from chanas.operators.keys import workload_of_key
-from chanas.operators.workload import Workload
 from chanas.prescheduler.records.sources import Source, open_records
-from chanas.prescheduler.tuning.offline.dataset import Dataset, Device, Task, labels
+from chanas.prescheduler.tuning.offline.dataset import Dataset, Task, labels
 from chanas.prescheduler.tuning.offline.primitives import Rows, offsets_of, primitive_rows
 
 
@@ -28,16 +27,6 @@ class Found:
 
     seconds: dict[Source, dict[str, dict[Point, float]]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One task: its space and the points of it, with their seconds."""
-
-    source: Source
-    space: ScheduleSpace[Any]
-    points: list[Point]
-    seconds: list[float]
 
 
 def files_of_records(places: Iterable[Path]) -> list[Path]:
@@ -102,43 +91,36 @@ def make_dataset(found: Found) -> Dataset:
     parts = list(_parts(found))
     if not parts:
         raise DataError("there are no valid records of known devices in these files")
-    sources = list(dict.fromkeys(part.source for part in parts))
-    task = np.repeat(np.arange(len(parts), dtype=np.int64), [len(part.points) for part in parts])
-    latency_s = np.array([s for part in parts for s in part.seconds], dtype=np.float64)
+    sources = list(dict.fromkeys(source for source, _, _ in parts))
+    task = np.repeat(np.arange(len(parts), dtype=np.int64), [len(seconds) for _, _, seconds in parts])
+    latency_s = np.array([s for _, _, seconds in parts for s in seconds.values()], dtype=np.float64)
+    rows = [primitive_rows(space, list(seconds), source.target) for source, space, seconds in parts]
+    operators = [(sources.index(source), space.workload) for source, space, _ in parts]
     return Dataset(
-        tuple(Device(s.device, s.target, s.compiler, s.spaces) for s in sources),
-        tuple(_task(sources.index(part.source), part.space.workload) for part in parts),
+        tuple(sources),
+        tuple(Task(device, w.key, w.op, w.num_flops) for device, w in operators),
         task,
-        tuple(point for part in parts for point in part.points),
+        tuple(point for _, _, seconds in parts for point in seconds),
         latency_s,
         labels(task, latency_s),
-        _join([primitive_rows(part.space, part.points, part.source.target) for part in parts]),
+        Rows(np.concatenate([r.values for r in rows]), offsets_of(np.concatenate([r.lengths for r in rows]))),
     )
 
 
-def _parts(found: Found) -> Iterator[_Part]:
-    """Every task whose space is there, with the points that are in it."""
+def _parts(found: Found) -> Iterator[tuple[Source, ScheduleSpace[Any], dict[Point, float]]]:
+    """Every task whose space is there, with the seconds of the points that are in it."""
     for source, workloads in found.seconds.items():
-        for key, seconds in workloads.items():
+        for key, known in workloads.items():
             try:
                 space = schedule_space(workload_of_key(key), source.target)
             except ScheduleError:
-                found.skipped["of operators that are not there"] += len(seconds)
+                found.skipped["of operators that are not there"] += len(known)
                 continue
-            points = [point for point in seconds if space.contains(point)]
-            if len(points) < len(seconds):
-                found.skipped["of points outside their spaces"] += len(seconds) - len(points)
-            if points:
-                yield _Part(source, space, points, [seconds[point] for point in points])
-
-
-def _task(device: int, workload: Workload) -> Task:
-    return Task(device, workload.key, workload.op, workload.num_flops)
-
-
-def _join(parts: Sequence[Rows]) -> Rows:
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Rows(np.concatenate([part.values for part in parts]), offsets_of(lengths))
+            seconds = {point: s for point, s in known.items() if space.contains(point)}
+            if len(seconds) < len(known):
+                found.skipped["of points outside their spaces"] += len(known) - len(seconds)
+            if seconds:
+                yield source, space, seconds
 
 
 def describe_dataset(data: Dataset) -> list[str]:
@@ -151,7 +133,8 @@ def describe_dataset(data: Dataset) -> list[str]:
             if task.device == i:
                 families[task.op] += num
         by_family = ", ".join(f"{op} {num}" for op, num in families.most_common())
-        lines.append(f"device     {device.describe()}: {sum(families.values())} ({by_family})")
+        of = f"{device.target.name} ({device.target.device}, {device.target.fingerprint})"
+        lines.append(f"device     {of}: {sum(families.values())} ({by_family})")
     lengths = data.primitives.lengths
     lines.append(f"sequences  {lengths.min()} to {lengths.max()} primitives")
     lines.append(f"per task   {counts.min()} to {counts.max()} records, median {np.median(counts):.0f}")

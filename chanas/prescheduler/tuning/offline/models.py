@@ -19,7 +19,7 @@ import numpy.typing as npt
 from chanas.errors import CheckpointError, ConfigError, one_line, unknown_name
 from chanas.files.writing import replacing
 from chanas.prescheduler.tuning.offline.boosters import PACKAGES, BoosterLearner
-from chanas.prescheduler.tuning.offline.dataset import Dataset, Examples, FloatArray
+from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
 from chanas.prescheduler.tuning.offline.primitives import (
     NUM_VALUES,
     SLOTS,
@@ -43,8 +43,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 class Learner(Protocol):
     """A way to learn the order of records from normalised rows (`boosters`, `networks`)."""
 
-    def fit(self, examples: Examples, seed: int, start: Arrays | None, progress: bool) -> Arrays:
-        """Learn, or go on from what `start` has; returns arrays by name."""
+    def fit(self, data: Dataset, seed: int, start: Arrays | None, progress: bool) -> Arrays:
+        """Learn from records whose rows are normalised, or go on from what `start` has; returns arrays by name."""
 
     def load(self, arrays: Arrays) -> Callable[[Rows], FloatArray]:
         """Scores float64[N] of rows by what was learned: higher is faster."""
@@ -167,10 +167,10 @@ def _scales(part: Dataset, kind: Kind) -> tuple[Float32Array, Float32Array]:
 
 def _learn(model: OfflineModel, part: Dataset, seed: int, progress: bool) -> OfflineModel:
     start = model.arrays or None
-    examples = Examples(model._prepare(part.primitives), part.label, part.task)
-    arrays = model.kind.learner.fit(examples, seed, start, progress)
+    normalised = dataclasses.replace(part, primitives=model._prepare(part.primitives))
+    arrays = model.kind.learner.fit(normalised, seed, start, progress)
     facts = {
-        "devices": sorted({part.devices[part.tasks[t].device].key for t in np.unique(part.task)}),
+        "devices": sorted({part.devices[part.tasks[t].device].device for t in np.unique(part.task)}),
         "num_records": len(part),
         "num_tasks": len(np.unique(part.task)),
         "seed": seed,

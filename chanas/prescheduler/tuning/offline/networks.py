@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from chanas.core.progress import progress_bar
-from chanas.prescheduler.tuning.offline.dataset import Examples, FloatArray
+from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
 from chanas.prescheduler.tuning.offline.judging import held_out
 from chanas.prescheduler.tuning.offline.primitives import WIDTH, Int64Array, Rows
 
-HIDDEN, HEADS = 64, 4
+_HIDDEN, _HEADS = 64, 4
 _BATCH, _ASKED_AT_ONCE = 128, 4096
 _WEIGHT_DECAY, _CLIP = 1e-6, 0.5
 
@@ -30,11 +30,11 @@ _WEIGHT_DECAY, _CLIP = 1e-6, 0.5
 class SegmentSumMLP(nn.Module):
     """Two layers for each row, the sum over rows, two residual layers, a score."""
 
-    def __init__(self, num_features: int, hidden: int = HIDDEN) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.encoder = _encoder(num_features, hidden)
-        self.residual = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
-        self.score = nn.Linear(hidden, 1)
+        self.encoder = _encoder()
+        self.residual = nn.ModuleList(nn.Linear(_HIDDEN, _HIDDEN) for _ in range(2))
+        self.score = nn.Linear(_HIDDEN, 1)
 
     def forward(self, x: Tensor, there: Tensor) -> Tensor:
         """[B] from rows [B, L, F] and which of them are there, bool[B, L]."""
@@ -48,12 +48,12 @@ class SegmentSumMLP(nn.Module):
 class Attention(nn.Module):
     """Two layers for each row, attention of rows to each other with a residual, a score of each row, their sum."""
 
-    def __init__(self, num_features: int, hidden: int = HIDDEN, heads: int = HEADS) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.encoder = _encoder(num_features, hidden)
-        self.attention = nn.MultiheadAttention(hidden, heads, batch_first=True)
-        self.residual = nn.Linear(hidden, hidden)
-        self.score = nn.Linear(hidden, 1)
+        self.encoder = _encoder()
+        self.attention = nn.MultiheadAttention(_HIDDEN, _HEADS, batch_first=True)
+        self.residual = nn.Linear(_HIDDEN, _HIDDEN)
+        self.score = nn.Linear(_HIDDEN, 1)
 
     def forward(self, x: Tensor, there: Tensor) -> Tensor:
         """[B] from rows [B, L, F] and which of them are there, bool[B, L]."""
@@ -67,25 +67,25 @@ class Attention(nn.Module):
 NETWORKS: dict[str, type[SegmentSumMLP] | type[Attention]] = {"attention": Attention, "mlp": SegmentSumMLP}
 
 
-def make_network(name: str, num_features: int, seed: int) -> nn.Module:
+def make_network(name: str, seed: int) -> nn.Module:
     """A new network with the weights of this seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NETWORKS[name](num_features)
+        return NETWORKS[name]()
 
 
-def arrays_of(network: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+def arrays_of(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
     """Weights by name, as copies."""
     return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
 
 
-def read_network(name: str, num_features: int, arrays: Mapping[str, npt.NDArray[np.float32]]) -> nn.Module:
+def read_network(name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> nn.Module:
     """A network with these weights.
 
     Raises:
         RuntimeError: they are those of another one.
     """
-    network = make_network(name, num_features, seed=0)
+    network = make_network(name, seed=0)
     network.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
     return network.eval()
 
@@ -113,22 +113,14 @@ def lambda_rank(score: Tensor, label: Tensor, task: Tensor) -> Tensor:
 LOSSES = {"rmse": square_loss, "lambdarank": lambda_rank}
 
 
-def _encoder(num_features: int, hidden: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+def _encoder() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU())
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Schedule:
-    """Effort of a training."""
-
-    num_epochs: int = 60
-    learning_rate: float = 3e-3
-    patience: int = 10
-    """Epochs without a better loss on held-out records (TenSet: a sixth of all)."""
-
-
-FINE_TUNING = Schedule(num_epochs=30, learning_rate=5e-4, patience=30)
+# Of a new network and of one that goes on: epochs, the learning rate, and the epochs without a better loss on held-out
+# records after which it ends (TenSet: a sixth of all).
+_TRAINING, _FINE_TUNING = (60, 3e-3, 10), (30, 5e-4, 30)
 
 
 @dataclass(frozen=True)
@@ -139,28 +131,31 @@ class NetworkLearner:
     loss: str
 
     def fit(
-        self, examples: Examples, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
+        self, data: Dataset, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
     ) -> dict[str, npt.NDArray[Any]]:
         """Teach a network, or one with the weights of `start` further."""
-        network = make_network(self.name, WIDTH, seed) if start is None else read_network(self.name, WIDTH, start)
+        network = make_network(self.name, seed) if start is None else read_network(self.name, start)
         with _one_thread():
-            _fit(network, examples, self.loss, seed, Schedule() if start is None else FINE_TUNING, progress)
-        return {**arrays_of(network)}
+            _fit(network, data, self.loss, seed, _TRAINING if start is None else _FINE_TUNING, progress)
+        return arrays_of(network)
 
     def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Callable[[Rows], FloatArray]:
         """Scores float64[N] of normalised rows; for `rmse` in (0, 1), as labels are."""
-        network = read_network(self.name, WIDTH, arrays)
+        network = read_network(self.name, arrays)
         return lambda rows: _scores(network, rows, self.loss)
 
 
-def _fit(network: nn.Module, examples: Examples, loss: str, seed: int, schedule: Schedule, progress: bool) -> None:
+def _fit(
+    network: nn.Module, data: Dataset, loss: str, seed: int, schedule: tuple[int, float, int], progress: bool
+) -> None:
     """Teach a network; it ends with the weights of the epoch that was best on held-out records."""
-    learning, judging = (examples.of(chosen) for chosen in held_out(len(examples.label), seed))
+    num_epochs, learning_rate, patience = schedule
+    learning, judging = (data.of(chosen) for chosen in held_out(len(data), seed))
     rng = np.random.default_rng(seed)
-    optimiser = torch.optim.Adam(network.parameters(), lr=schedule.learning_rate, weight_decay=_WEIGHT_DECAY)
+    optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, weight_decay=_WEIGHT_DECAY)
     best, best_state, since = _loss_of(network, judging, loss), copy.deepcopy(network.state_dict()), 0
-    with progress_bar(schedule.num_epochs, "training", "epoch", progress) as bar:
-        for _ in range(schedule.num_epochs):
+    with progress_bar(num_epochs, "training", "epoch", progress) as bar:
+        for _ in range(num_epochs):
             network.train()
             for chosen in _batches(learning.task, loss, rng):
                 optimiser.zero_grad()
@@ -172,7 +167,7 @@ def _fit(network: nn.Module, examples: Examples, loss: str, seed: int, schedule:
             now, since = _loss_of(network, judging, loss), since + 1
             if now < best:
                 best, best_state, since = now, copy.deepcopy(network.state_dict()), 0
-            elif since >= schedule.patience:
+            elif since >= patience:
                 break
     network.load_state_dict(best_state)
     network.eval()
@@ -219,16 +214,16 @@ def _batches(task: Int64Array, loss: str, rng: np.random.Generator) -> Iterator[
     yield from (parts[i] for i in rng.permutation(len(parts)))
 
 
-def _batch_loss(network: nn.Module, examples: Examples, loss: str) -> Tensor:
-    score = network(*padded(examples.rows))
-    return LOSSES[loss](score, torch.from_numpy(examples.label), torch.from_numpy(examples.task))
+def _batch_loss(network: nn.Module, data: Dataset, loss: str) -> Tensor:
+    score = network(*padded(data.primitives))
+    return LOSSES[loss](score, torch.from_numpy(data.label), torch.from_numpy(data.task))
 
 
-def _loss_of(network: nn.Module, examples: Examples, loss: str) -> float:
+def _loss_of(network: nn.Module, data: Dataset, loss: str) -> float:
     """The loss without learning from it."""
     network.eval()
-    order = np.argsort(examples.task, kind="stable").astype(np.int64)
+    order = np.argsort(data.task, kind="stable").astype(np.int64)
     parts = [order[i : i + 2048] for i in range(0, len(order), 2048)]
     with torch.inference_mode():
-        values = [float(_batch_loss(network, examples.of(part), loss)) for part in parts]
+        values = [float(_batch_loss(network, data.of(part), loss)) for part in parts]
     return float(np.average(values, weights=[len(part) for part in parts]))

@@ -129,12 +129,6 @@ def encode(sequence: Sequence[Primitive]) -> Float32Array:
     return rows
 
 
-def spell(sequence: Sequence[Primitive]) -> str:
-    """The names alone: `CHW_SP_SP_RE_AN`, without operator and device."""
-    names = [slot.split()[0] for slot, _ in sequence]
-    return "_".join(name for name in names if name not in ("WL", "DV"))
-
-
 def flatten(rows: Rows) -> Float32Array:
     """float32[N, len(SLOTS) · (1 + NUM_VALUES)]: each primitive's numbers at a place of their own, for models that take
     no sequences; whether it is there, then its values. A primitive occurs at most once in a sequence of ours; where one

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.compiler.backends import schedule_space
 from chanas.core.arch import BlockConfig
 from chanas.core.effort import AdaptEffort
 from chanas.core.latency import LatencyLUT, LUTRow
@@ -23,7 +22,7 @@ from chanas.operators.steps import device_workloads
 from chanas.prescheduler.tables.transfer.adapt import AdaptedTable, adapt, order_by_doubt
 
 from ....compiler.cuda_cases import GPU
-from ....compiler.workbench import HOST, SyntheticPool, block_of, device, hashed_seconds, random_lut
+from ....compiler.workbench import HOST, SyntheticPool, assert_legal, block_of, device, hashed_seconds, random_lut
 from .devices import KNOWN, NEW, SPACE
 
 TASK = Task(SPACE, 10)
@@ -36,11 +35,6 @@ def source() -> LatencyLUT:
     lut = random_lut(SPACE, BLOCKS, HOST)
     rows = {b.key: dataclasses.replace(lut.rows[b.key], median_s=KNOWN.block_s(b)) for b in BLOCKS}
     return LatencyLUT(lut.header, rows)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory(tmp_path / "run")
 
 
 @pytest.fixture
@@ -58,13 +52,15 @@ def seconds(asked: Build) -> float:
 def adapted(
     run: RunDirectory,
     pool: SyntheticPool,
-    sources: Sequence[LatencyLUT],
+    source: LatencyLUT,
     num: int = 12,
+    *,
     target: HardwareTarget = HOST,
     trials: int = 0,
+    blocks: Sequence[BlockConfig] = BLOCKS,
 ) -> AdaptedTable:
     effort = AdaptEffort(measure=num, trials=trials)
-    return adapt(run, TASK, target, sources, BLOCKS, effort, progress=False, open_pool=lambda _: pool)
+    return adapt(run, TASK, target, [source], blocks, effort, progress=False, open_pool=lambda _: pool)
 
 
 def measured(lut: LatencyLUT) -> set[str]:
@@ -79,7 +75,7 @@ def built(pool: SyntheticPool) -> set[str]:
 def test_every_block_gets_a_row_that_says_whether_it_was_measured(
     run: RunDirectory, pool: SyntheticPool, source: LatencyLUT
 ) -> None:
-    made = adapted(run, pool, [source])
+    made = adapted(run, pool, source)
     assert LatencyLUT.load(run.lut("cpu")) == made.lut
     assert made.lut.rows.keys() == {b.key for b in BLOCKS}
     assert measured(made.lut) == built(pool)
@@ -94,7 +90,7 @@ def test_every_block_gets_a_row_that_says_whether_it_was_measured(
 def test_what_could_not_be_timed_is_a_hole(run: RunDirectory, pool: SyntheticPool, source: LatencyLUT) -> None:
     stem = next(b for b in BLOCKS if b.kind == "stem")
     pool.seconds = lambda asked: "worker: gone" if block_of(asked) == stem else seconds(asked)
-    made = adapted(run, pool, [source], num=20)
+    made = adapted(run, pool, source, num=20)
     assert stem.key in built(pool)
     assert made.holes == (stem,)
 
@@ -103,20 +99,16 @@ def test_blocks_without_a_known_schedule_are_holes(run: RunDirectory, pool: Synt
     rows = {b.key: source.rows[b.key] for b in BLOCKS[1:]}
     odd = dataclasses.replace(rows[BLOCKS[5].key], schedules=(("another operator", (1, 2)),))
     lacking = LatencyLUT(source.header, {**rows, BLOCKS[5].key: odd})
-    assert adapted(run, pool, [lacking]).holes == (BLOCKS[0], BLOCKS[5])
+    assert adapted(run, pool, lacking).holes == (BLOCKS[0], BLOCKS[5])
 
 
 def test_two_threads_begin_with_the_schedules_of_one(
     run: RunDirectory, pool: SyntheticPool, source: LatencyLUT
 ) -> None:
     target = dataclasses.replace(HOST, name="cpu-2t", num_threads=2)
-    made = adapted(run, pool, [source], target=target)
+    made = adapted(run, pool, source, target=target)
     assert made.holes == ()
-    for block in BLOCKS:
-        row = made.lut.rows[block.key]
-        for workload, (key, point) in zip(device_workloads(block, target), row.schedules, strict=True):
-            assert key == workload.key
-            assert schedule_space(workload, target).contains(point)
+    assert_legal(made.lut, BLOCKS, target)
 
 
 # ---- schedules that have to be found --------------------------------------------------------------------------------
@@ -141,8 +133,7 @@ def narrow_seconds(asked: Build) -> float:
 def to_narrow(
     run: RunDirectory, pool: SyntheticPool, wide: LatencyLUT, trials: int = 3, target: HardwareTarget = NARROW
 ) -> AdaptedTable:
-    effort = AdaptEffort(measure=8, trials=trials)
-    return adapt(run, TASK, target, [wide], FEW, effort, progress=False, open_pool=lambda _: pool)
+    return adapted(run, pool, wide, 8, target=target, trials=trials, blocks=FEW)
 
 
 def tried(pool: SyntheticPool) -> list[tuple[str, tuple[int, ...]]]:
@@ -169,14 +160,10 @@ def test_schedules_for_other_vectors_or_another_dtype_are_mapped_and_a_few_are_t
     assert made.lut.rows.keys() == {b.key for b in FEW}
     assert len(measured(made.lut)) == 8
     assert (made.num_tuned, made.num_trials) == (len({key for key, _ in trials}), len(trials))
-    for block in FEW:
-        for workload, (key, point) in zip(
-            device_workloads(block, target), made.lut.rows[block.key].schedules, strict=True
-        ):
-            assert key == workload.key
-            assert schedule_space(workload, target).contains(point)
-            best = min((hashed_seconds(*trial) for trial in trials if trial[0] == key), default=None)
-            assert best is None or hashed_seconds(key, list(point)) <= best * 1.05
+    assert_legal(made.lut, FEW, target)
+    for key, point in (schedule for row in made.lut.rows.values() for schedule in row.schedules):
+        best = min((hashed_seconds(*trial) for trial in trials if trial[0] == key), default=None)
+        assert best is None or hashed_seconds(key, list(point)) <= best * 1.05
     assert all(made.lut.rows[key].num_trials > 0 for key in measured(made.lut))
 
 
@@ -198,36 +185,7 @@ def test_without_trials_mapped_schedules_are_timed_as_they_are(run: RunDirectory
     made = to_narrow(run, pool, wide, trials=0)
     assert not tried(pool)
     assert (made.num_tuned, made.num_trials, made.holes) == (0, 0, ())
-    for block in FEW:
-        points = [point for _, point in made.lut.rows[block.key].schedules]
-        workloads = device_workloads(block, NARROW)
-        assert all(schedule_space(w, NARROW).contains(p) for w, p in zip(workloads, points, strict=True))
-
-
-@pytest.mark.parametrize("num_timed", [5, 60])
-def test_whoever_ends_the_tuning_in_the_middle_tries_nothing_twice(
-    run: RunDirectory, wide: LatencyLUT, num_timed: int
-) -> None:
-    pool = SyntheticPool()
-
-    def ended(asked: Build) -> float:
-        if len(pool.timed) > num_timed:
-            raise KeyboardInterrupt
-        return narrow_seconds(asked)
-
-    pool.seconds = ended
-    with pytest.raises(KeyboardInterrupt):
-        to_narrow(run, pool, wide)
-    before = tried(pool)
-    pool.seconds = narrow_seconds
-    made = to_narrow(run, pool, wide)
-    again = tried(pool)[len(before) :]
-    lost = set(before) & set(again)  # those of the batches that were under way
-    assert len(lost) <= 3 * 4
-    assert len(measured(made.lut)) == 8
-    pool.built.clear()
-    assert to_narrow(run, pool, wide).lut.rows == made.lut.rows
-    assert not pool.built
+    assert_legal(made.lut, FEW, NARROW)
 
 
 # ---- schedules that turn out slow -----------------------------------------------------------------------------------
@@ -249,7 +207,7 @@ def slow_with_its_schedules(block: BlockConfig, source: LatencyLUT) -> Synthetic
 
 def doubtful_block(source: LatencyLUT, folder: Path) -> BlockConfig:
     """One of those that are measured first, with few operators."""
-    made = adapted(RunDirectory(folder), SyntheticPool(seconds), [source], num=30)
+    made = adapted(RunDirectory(folder), SyntheticPool(seconds), source, num=30)
     return next(b for b in BLOCKS if b.key in measured(made.lut) and b.kind == "mbconv" and not b.use_se)
 
 
@@ -258,20 +216,20 @@ def test_a_block_that_is_slower_than_all_others_say_is_tuned_and_timed_anew(
 ) -> None:
     block = doubtful_block(source, tmp_path / "calm")
     pool = slow_with_its_schedules(block, source)
-    made = adapted(run, pool, [source], num=30, trials=2)
+    made = adapted(run, pool, source, num=30, trials=2)
     assert {key for key, _ in tried(pool)} >= {w.key for w in device_workloads(block, HOST)}
     assert made.num_tuned <= 3 * 6  # a tenth of thirty blocks at most
     assert made.lut.rows[block.key].median_s == pytest.approx(NEW.block_s(block))
     assert made.lut.rows[block.key].schedules != source.rows[block.key].schedules
     pool.built.clear()
-    assert adapted(run, pool, [source], num=30, trials=2).num_tuned == 0
+    assert adapted(run, pool, source, num=30, trials=2).num_tuned == 0
     assert not pool.built
 
 
 def test_without_trials_it_stays_as_it_was_measured(run: RunDirectory, source: LatencyLUT, tmp_path: Path) -> None:
     block = doubtful_block(source, tmp_path / "calm")
     pool = slow_with_its_schedules(block, source)
-    made = adapted(run, pool, [source], num=30)
+    made = adapted(run, pool, source, num=30)
     assert not tried(pool)
     assert made.lut.rows[block.key].median_s == pytest.approx(5.0 * NEW.block_s(block))
 
@@ -296,7 +254,7 @@ def test_a_moment_in_which_something_else_ran_is_not_kept(
         return seconds(asked) * (5.0 if block_of(asked) == block and not calm else 1.0)
 
     pool.seconds = seconds_of
-    made = adapted(run, pool, [source], num=30, trials=1)
+    made = adapted(run, pool, source, num=30, trials=1)
     assert made.num_tuned
     assert made.lut.rows[block.key].median_s == pytest.approx(NEW.block_s(block))
     assert made.lut.rows[block.key].schedules == source.rows[block.key].schedules
@@ -312,55 +270,28 @@ def test_a_block_that_fails_with_its_schedules_is_tuned(run: RunDirectory, sourc
             return "worker: gone"
         return narrow_seconds(asked)
 
-    made = adapted(run, SyntheticPool(seconds_of), [source], num=30, trials=2)
+    made = adapted(run, SyntheticPool(seconds_of), source, num=30, trials=2)
     assert made.holes == ()
     assert block.key in measured(made.lut)
 
 
 # ---- more than once -------------------------------------------------------------------------------------------------
-def test_whoever_ends_it_in_the_middle_loses_nothing(
-    run: RunDirectory, pool: SyntheticPool, source: LatencyLUT, tmp_path: Path
-) -> None:
-    def ended(asked: Build) -> float:
-        if len(pool.timed) > 20:
-            raise KeyboardInterrupt
-        return seconds(asked)
-
-    pool.seconds = ended
-    with pytest.raises(KeyboardInterrupt):
-        adapted(run, pool, [source])
-    assert not run.lut("cpu").exists()
-    num_timed = len(pool.timed)
-
-    pool.seconds = seconds
-    resumed = adapted(run, pool, [source])
-    whole = SyntheticPool(pool.seconds)
-    at_once = adapted(RunDirectory(tmp_path / "other"), whole, [source])
-    assert measured(resumed.lut) == measured(at_once.lut)
-    assert {k: r.median_s for k, r in resumed.lut.rows.items()} == pytest.approx(
-        {k: r.median_s for k, r in at_once.lut.rows.items()}
-    )
-    assert len(pool.timed) - num_timed < len(whole.timed)
-
-
 def test_the_second_time_nothing_is_timed_and_more_are_added_to_those_measured(
     run: RunDirectory, pool: SyntheticPool, source: LatencyLUT
 ) -> None:
-    first = adapted(run, pool, [source])
+    first = adapted(run, pool, source)
     pool.built.clear()
-    assert adapted(run, pool, [source]).num_new == 0
-    more = adapted(run, pool, [source], num=16)
+    assert adapted(run, pool, source).num_new == 0
+    more = adapted(run, pool, source, num=16)
     assert not pool.built or built(pool).isdisjoint(measured(first.lut))
     assert len(measured(more.lut)) == 16
     assert more.num_new == 4
 
 
 def test_rows_of_other_sub_spaces_stay(run: RunDirectory, pool: SyntheticPool, source: LatencyLUT) -> None:
-    first = adapted(run, pool, [source])
+    first = adapted(run, pool, source)
     half = BLOCKS[: len(BLOCKS) // 2]
-    again = adapt(
-        run, TASK, HOST, [source], half, AdaptEffort(measure=16, trials=0), progress=False, open_pool=lambda _: pool
-    )
+    again = adapted(run, pool, source, 16, blocks=half)
     assert again.lut.rows.keys() == first.lut.rows.keys()
     assert {b.key: again.lut.rows[b.key] for b in BLOCKS if b not in half} == {
         b.key: first.lut.rows[b.key] for b in BLOCKS if b not in half
@@ -391,7 +322,7 @@ def test_schedules_of_another_kind_of_device_are_refused(
 ) -> None:
     other = LatencyLUT(dataclasses.replace(source.header, **header), source.rows)
     with pytest.raises(LUTError, match=word) as error:
-        adapted(run, pool, [other])
+        adapted(run, pool, other)
     assert "\n" not in str(error.value)
     assert not pool.built
 
@@ -399,7 +330,7 @@ def test_schedules_of_another_kind_of_device_are_refused(
 def test_nothing_is_predicted_from_too_few(run: RunDirectory, pool: SyntheticPool, source: LatencyLUT) -> None:
     pool.seconds = lambda asked: "worker: gone" if block_of(asked) else 1e-6
     with pytest.raises(MeasureError, match="at least 5"):
-        adapted(run, pool, [source])
+        adapted(run, pool, source)
     assert not run.lut("cpu").exists()
 
 
@@ -408,5 +339,5 @@ def test_a_table_of_too_few_blocks_is_refused_before_anything_is_timed(
 ) -> None:
     few = LatencyLUT(source.header, dict(list(source.rows.items())[:2]))
     with pytest.raises(LUTError, match="got one with 2; name another table"):
-        adapted(run, pool, [few])
+        adapted(run, pool, few)
     assert not pool.built

@@ -13,9 +13,7 @@ from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tables.transfer.schedules import (
-    best_schedules,
     choose_untried,
-    differences,
     known_schedules,
 )
 
@@ -59,7 +57,6 @@ def test_where_spaces_agree_in_another_dtype_each_schedule_stands_for_one() -> N
 @pytest.mark.parametrize("target", [NARROW, NEON, dataclasses.replace(WIDE, dtype="bfloat16")])
 def test_suggestions_begin_with_what_rows_have(target: HardwareTarget) -> None:
     known = known_schedules(BLOCKS[:8], LUT, target)
-    assert differences(LUT, target)
     assert known.are_mapped
     assert known.rows.keys() == {b.key for b in BLOCKS[:6]}
     of_key = {w.key: points for w, points in known.suggestions.items()}
@@ -92,10 +89,3 @@ def test_an_operator_that_nothing_is_known_of_has_one_schedule_in_all_blocks() -
             for key, point in schedules:
                 points.setdefault(key, set()).add(point)
         assert (max(map(len, points.values())) == 1) == (num == 1)
-
-
-def test_a_block_has_best_schedules_where_all_of_its_operators_have_some() -> None:
-    known = known_schedules(BLOCKS[:1], LUT, NARROW)
-    records = {w: [TuningRecord(p, 1e-6) for p in points] for w, points in known.suggestions.items()}
-    assert best_schedules(BLOCKS[0], NARROW, records) is not None
-    assert best_schedules(BLOCKS[0], NARROW, {w: [] for w in records}) is None

@@ -33,7 +33,7 @@ def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(request.param)
     kind, file = Kind(model=request.param), tmp_path / "model.safetensors"
     scale = np.full((len(SLOTS), NUM_VALUES), 2.0, dtype=np.float32)
-    save_model(OfflineModel(kind, scale, scale, arrays_of(make_network(kind.model, kind.width, seed=0))), file)
+    save_model(OfflineModel(kind, scale, scale, arrays_of(make_network(kind.model, seed=0))), file)
     return f"{request.param}:{file}"
 
 

@@ -1,5 +1,5 @@
-"""chanas/workflows/stages/tables.py with the prescheduler behind it: holes are filled and nothing else; calibration
-alone."""
+"""chanas/workflows/stages/tables.py and adaptation.py with the prescheduler behind them: holes are filled and nothing
+else; calibration alone; a table of another device becomes that of a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from tables import save_space
 
 from chanas.compiler.backends import BACKENDS
-from chanas.core.effort import TableEffort
+from chanas.core.effort import AdaptEffort, TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.errors import ConfigError, LUTError, MeasureError, RunBusyError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.measuring.messages import BlockAt, NetworkAt
-from chanas.prescheduler import session
-from chanas.workflows.stages import tables
+from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
+from chanas.workflows.stages import adaptation, tables
 from chanas.workflows.stages.tables import FillSummary, open_table
 
 from ...compiler.workbench import (
@@ -29,8 +29,8 @@ from ...compiler.workbench import (
     NUM_CLASSES,
     SyntheticPool,
     block_of,
+    device,
     fill_table,
-    interrupted_bar,
     random_lut,
     synthetic_seconds,
 )
@@ -156,20 +156,6 @@ def test_a_table_without_holes_is_left_as_it_is(
     assert synthetic_pool.built == []
 
 
-def test_what_an_interrupted_run_left_out_is_filled(
-    run: RunDirectory, yaml_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    num_before = len(table(run).rows)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(session, "progress_bar", interrupted_bar(2))
-        fill(run, yaml_file)
-    half = table(run)
-    assert len(half.rows) == num_before + 2
-    summary = fill(run, yaml_file)
-    assert summary.num_holes == len(ALL) - num_before - 2
-    assert half.rows.items() <= table(run).rows.items()
-
-
 def test_a_block_that_fails_stays_a_hole_and_the_others_are_kept(
     run: RunDirectory, yaml_file: Path, synthetic_pool: SyntheticPool
 ) -> None:
@@ -203,17 +189,6 @@ def test_bad_options_measure_nothing(
 def test_there_must_be_a_table(tmp_path: Path, yaml_file: Path) -> None:
     with pytest.raises(StageOrderError, match="there is no latency table of target 'cpu'"):
         fill(RunDirectory(tmp_path / "other"), yaml_file)
-
-
-def test_a_table_of_another_number_of_threads_under_the_wrong_name_is_refused(
-    run: RunDirectory, yaml_file: Path
-) -> None:
-    two = dataclasses.replace(HOST, name="cpu-2t", num_threads=2)
-    random_lut(SPACE, NARROW, two).save(run.lut("cpu"))
-    with pytest.raises(
-        (LUTError, Exception), match=r"another target: expected cpu, got cpu-2t|between 1 and 1 threads"
-    ):
-        fill(run, yaml_file)
 
 
 # ---- calibration ----------------------------------------------------------------------------------------------------
@@ -259,7 +234,7 @@ def test_too_few_networks_that_work_leave_the_table_alone(
     run, file = deep
     before = run.lut("cpu").read_bytes()
     synthetic_pool.seconds = lambda asked: "timeout"
-    with pytest.raises(MeasureError, match="calibration needs 6 measured networks, got 0 of 6"):
+    with pytest.raises(MeasureError):
         tables.calibrate(open_table(run=run, space=file), num_networks=6, progress=False)
     assert run.lut("cpu").read_bytes() == before
 
@@ -321,3 +296,80 @@ def test_a_whole_table_without_calibration_gets_one(
     assert summary.num_holes == 0
     assert summary.lut.calibration is not None
     assert table(run).calibration == summary.lut.calibration
+
+
+# ---- tables of other devices -----------------------------------------------------------------------------------------
+@pytest.fixture
+def new(tmp_path: Path) -> RunDirectory:
+    """A run without a table."""
+    return RunDirectory(tmp_path / "new")
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    random_lut(SPACE, ALL, HOST).save(tmp_path / "known.json")
+    return tmp_path / "known.json"
+
+
+def adapt(new: RunDirectory, known: Path, yaml_file: Path, **options: Any) -> AdaptedTable:
+    effort = AdaptEffort(measure=6, calibrate=0)
+    return adaptation.adapt(new, [known], space=yaml_file, effort=effort, progress=False, **options)
+
+
+def test_a_table_becomes_that_of_a_run(
+    new: RunDirectory, known: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    made = adapt(new, known, yaml_file)
+    assert made.path == new.lut("cpu")
+    assert tables.open_table(None, new, space=yaml_file).lut == made.lut
+    assert len(built_blocks(synthetic_pool)) == 6
+    assert len(made.lut.predicted(ALL)) == len(ALL) - 6
+
+
+def test_a_classifier_of_other_classes_is_tuned(
+    new: RunDirectory, known: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    made = adapt(new, known, yaml_file, num_classes=NUM_CLASSES + 2)
+    wanted = SPACE.all_blocks(NUM_CLASSES + 2)
+    unknown = [b for b in wanted if b not in ALL]
+    assert unknown
+    assert table(new).missing(wanted) == []
+    assert all(made.lut.rows[b.key].num_trials > 0 for b in unknown)
+    assert made.lut.predicted(unknown) == []
+    assert made.lut.header.adapted_from
+
+
+def test_fill_measures_what_was_predicted_and_the_source_is_forgotten_no_sooner(
+    new: RunDirectory, known: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    adapt(new, known, yaml_file)
+    filled = fill(new, yaml_file, trials=1)
+    assert filled.num_predicted == len(ALL) - 6
+    assert filled.lut.predicted(ALL) == []
+    assert built_blocks(synthetic_pool) == {b.key for b in ALL}
+
+
+def test_a_table_for_other_vectors_is_filled_although_somebody_ends_it_in_between(
+    new: RunDirectory, tmp_path: Path, yaml_file: Path, synthetic_pool: SyntheticPool
+) -> None:
+    other = device(lanes=8 if HOST.vector_lanes == 16 else 16)
+    random_lut(SPACE, ALL, other).save(tmp_path / "other.json")
+    made = adapt(new, tmp_path / "other.json", yaml_file)
+    assert made.num_tuned > 0
+    num_predicted = len(made.lut.predicted(ALL))
+
+    def ended(asked: Any) -> float | str:
+        if block_of(asked) is not None:
+            raise KeyboardInterrupt
+        return synthetic_seconds(asked)
+
+    synthetic_pool.seconds = ended
+    with pytest.raises(KeyboardInterrupt):
+        fill(new, yaml_file, trials=8)
+    assert len(table(new).predicted(ALL)) == num_predicted
+    synthetic_pool.seconds = synthetic_seconds
+    filled = fill(new, yaml_file, trials=8)
+    assert filled.num_predicted == num_predicted
+    assert filled.num_new_trials == 0  # they were all made before it was ended
+    assert filled.lut.predicted(ALL) == filled.lut.missing(ALL) == []
+    assert {k: r for k, r in made.lut.rows.items() if r.predicted_error is None}.items() <= filled.lut.rows.items()
