@@ -64,7 +64,7 @@ def tune_both(name: str, run: Path, options: Options, num_trials: int) -> tuple[
     networks = {SHORT: tune_for_minutes(name, run, options)}
     loaded = load_network(name, run, options.quick)
     each = trials_per_operator(loaded, num_trials, options.threads)
-    effort = NetworkEffort(trials=each, early_stop=False, seed=options.seed)
+    effort = NetworkEffort(trials=each, early_stopping="no", seed=options.seed)
     networks[LONG] = tune_network(loaded, run / f"{name}-{num_trials}trials", run, options, effort)
     return networks, loaded.opened.random_inputs()
 

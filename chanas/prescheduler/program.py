@@ -87,7 +87,7 @@ def require_records(program: Program, target: HardwareTarget, store: RecordStore
     Raises:
         ConfigError: of so many no schedule that works is known; names the first.
     """
-    known = choose(program, {w: rank_records(legal_records(w, target, store)) for w in program.workloads()})
+    known = choose(program, {w: best_records(w, target, store) for w in program.workloads()})
     missing = list(dict.fromkeys(o.choices for o in program.tuned if o.choices not in known))
     if missing:
         num, all_ = len(missing), len({o.choices for o in program.tuned})

@@ -420,7 +420,7 @@ def fill_table(
     **options: Any,
 ) -> PrescheduleSummary:
     """The prescheduler with what differs from the default effort, but nothing calibrated by default."""
-    names = options.keys() & {"trials", "early_stop", "cost_model", "calibrate"}
+    names = options.keys() & {"trials", "early_stopping", "tuner", "calibrate"}
     effort: dict[str, Any] = {"calibrate": 0} | {name: options.pop(name) for name in names}
     how = TableEffort(sub_spaces=tuple(s.key for s in sub_spaces), **effort)
     return preschedule(run, Task(space, num_classes), target, how, progress=progress, **options)

@@ -11,14 +11,13 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
-from chanas.core.effort import Effort
+from chanas.core.effort import Effort, Search
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Answer, Build, Measure, OperatorAt, Request
 from chanas.measuring.worker.process import WorkerProcess
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import Search
 
 from ..compiler.workbench import HOST, plant_worker
 
@@ -65,8 +64,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Point, Tu
         plant_worker(patch, "llvm", (str(worker), str(folder / "plan.json")))
         patch.setattr(WorkerProcess, "call", impatient)
         with WorkerPool(HOST) as workers:
-            effort, at_once = Effort(trials=len(POINTS), cost_model="random"), Search(batch_size=len(POINTS))
-            TuningJobs(workers, HOST, store, effort, scratch, search=at_once).run([WORKLOAD], progress=False)
+            effort = Effort(trials=len(POINTS), tuner="random", search=Search(batch_size=len(POINTS)))
+            TuningJobs(workers, HOST, store, effort, scratch).run([WORKLOAD], progress=False)
     assert list(scratch.iterdir()) == []
     yield {r.point: r for r in store.load(WORKLOAD.key)}
     store.close()

@@ -54,7 +54,7 @@ def tuned(run: RunDirectory, pool: SyntheticPool) -> Mapping[Any, object]:
 
 def filled(run: RunDirectory, pool: SyntheticPool) -> Mapping[Any, object]:
     """A table, whose operators have a common budget."""
-    return fill_table(run, NANO, HOST, NUM_CLASSES, trials=3, cost_model="random").lut.rows
+    return fill_table(run, NANO, HOST, NUM_CLASSES, trials=3, tuner="random").lut.rows
 
 
 def adapted(run: RunDirectory, pool: SyntheticPool) -> Mapping[Any, object]:

@@ -121,7 +121,7 @@ def test_rounds_that_are_known_do_not_count_for_what_is_timed_anew(session: Sess
 # ---- operators ------------------------------------------------------------------------------------------------------
 def test_operators_are_tuned_as_cold_as_the_surroundings_say(session: Session, pool: SyntheticPool) -> None:
     workloads = tuned_workloads(BLOCKS[:1], HOST)
-    effort = Effort(trials=3, cost_model="random")
+    effort = Effort(trials=3, tuner="random")
     session.jobs(effort).run(workloads, progress=False)
     seen = {(r.settings.cold_bytes, r.settings.code_copies) for r in pool.requests}
     assert seen == {(AROUND.weight_bytes, AROUND.num_blocks)}

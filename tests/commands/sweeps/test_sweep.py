@@ -46,12 +46,12 @@ def test_what_cannot_be_swept(words: str) -> None:
 
 
 def test_options_and_arguments_of_a_row() -> None:
-    made = line("tune", trials=8, model="-net.onnx", early_stop=False, warm_start=None, shape=["x=1,3", "y=1"])
+    made = line("tune", trials=8, model="-net.onnx", early_stopping="no", warm_start=None, shape=["x=1,3", "y=1"])
     assert made == [
         *(
             "tune",
             "--trials=8",
-            "--no-early-stop",
+            "--early-stopping=no",
             "--shape=x=1,3",
             "--shape=y=1",
             f"--run={RUN}",
@@ -85,14 +85,14 @@ def test_a_training_that_was_cut_off_resumes_where_there_is_a_checkpoint(tmp_pat
 @pytest.mark.parametrize(
     ("words", "parameters", "told"),
     [
-        ("tune", {"trails": 3, "model": "m"}, "unknown option 'trails'; known: channels, cost_model"),
+        ("tune", {"trails": 3, "model": "m"}, "unknown option 'trails'; known: channels, config"),
         ("tune", {"run": "r", "model": "m"}, "unknown option 'run'"),
         ("train-supernet", {"overwrite": True}, "unknown option 'overwrite'"),
         ("tune", {"trials": "two", "model": "m"}, "--trials"),
         ("tune", {"trials": [1, 2], "model": "m"}, "trials takes one value"),
         ("tune", {"trials": True, "model": "m"}, "trials takes numbers or texts, got True"),
-        ("tune", {"early_stop": "no", "model": "m"}, "early_stop is true or false"),
-        ("tune", {"trials": 1}, "Missing argument 'model'"),
+        ("tune", {"no_tuning": "no", "model": "m"}, "no_tuning is true or false"),
+        ("export", {}, "Missing argument 'bundle'"),
         ("lut", {}, "unknown command 'lut'"),
         ("lut trim", {}, "unknown command 'lut trim'"),
     ],

@@ -20,8 +20,9 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel
 from chanas.prescheduler.tuning.cost_model.history import History
+from chanas.prescheduler.tuning.evolution import Evolution
 from chanas.prescheduler.tuning.mutate import breed
-from chanas.prescheduler.tuning.tuner import OperatorTuner
+from chanas.prescheduler.tuning.tuner import Trials
 
 from ..cuda_cases import GPU, IN_HALVES, IN_TF32, OF_THREE, OF_TWO_IN_HALVES, WORKLOADS, key
 
@@ -133,7 +134,7 @@ def test_a_tuner_gets_better_in_a_space_that_is_too_large_to_be_listed() -> None
     workload = Workload("pointwise", 14, 64, 96)
     space = schedule_space(workload, GPU)
     assert space.num_points > 4096
-    tuner = OperatorTuner(space, GaussianProcessModel(History(GPU)), 24, [], 0)
+    tuner = Trials(space, Evolution(space, GaussianProcessModel(History(GPU)), [], 0), 24)
     seconds = []
     while points := tuner.ask(4):
         assert len(set(points)) == len(points)

@@ -204,7 +204,7 @@ def test_a_server_of_another_kind_is_told(tracker: Address, server: psutil.Proce
 def filled(run: RunDirectory, held: HeldDevices) -> PrescheduleSummary:
     """A small table that the devices have measured, every row of it."""
     narrow = NANO.sub_spaces[:1]
-    quickly: dict[str, Any] = {"trials": 3, "sub_spaces": narrow, "cost_model": "random", "open_pool": held.pool}
+    quickly: dict[str, Any] = {"trials": 3, "sub_spaces": narrow, "tuner": "random", "open_pool": held.pool}
     summary = fill_table(run, NANO, held.target, NUM_CLASSES, **quickly)
     assert set(summary.lut.rows) == {b.key for b in NANO.all_blocks(NUM_CLASSES, narrow)}
     assert summary.num_failed_trials == 0

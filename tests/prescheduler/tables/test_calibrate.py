@@ -214,7 +214,7 @@ def test_a_table_is_calibrated_again_only_when_it_has_changed(synthetic_pool: Sy
 
     def fill(trials: int = 1, calibrate: int = 6) -> tuple[LatencyLUT, int]:
         before = sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built)
-        options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "cost_model": "random"}
+        options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "tuner": "random"}
         lut = fill_table(run, SPACE, HOST, NUM_CLASSES, trials=trials, calibrate=calibrate, **options).lut
         return lut, sum(isinstance(asked.what, NetworkAt) for asked in synthetic_pool.built) - before
 

@@ -62,8 +62,8 @@ ALL_BLOCKS, NARROW_BLOCKS = NANO.all_blocks(NUM_CLASSES), NANO.all_blocks(NUM_CL
 ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(some)) for some in (ALL_BLOCKS, NARROW_BLOCKS))
 
 
-def fill(run: RunDirectory, trials: int = NUM_TRIALS, cost_model: str = "random", **options: Any) -> PrescheduleSummary:
-    return fill_table(run, NANO, HOST, NUM_CLASSES, trials=trials, cost_model=cost_model, **options)
+def fill(run: RunDirectory, trials: int = NUM_TRIALS, tuner: str = "random", **options: Any) -> PrescheduleSummary:
+    return fill_table(run, NANO, HOST, NUM_CLASSES, trials=trials, tuner=tuner, **options)
 
 
 def done(summary: PrescheduleSummary) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def measured(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Iter
     run = RunDirectory(tmp_path_factory.mktemp("measured"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "WorkerPool", lambda _target: contextlib.nullcontext(pool))
-        yield run.root, fill(run, cost_model="gp", sub_spaces=NARROW)
+        yield run.root, fill(run, tuner="gp", sub_spaces=NARROW)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_second_run_measures_nothing_and_has_the_same_rows(
 
 def test_more_trials_only_add(copied: PrescheduleSummary, run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
     synthetic_pool.seconds = lambda _: 1.0  # slower than anything real: the best schedules stay
-    again = fill(run, 5, sub_spaces=NARROW, early_stop=False)
+    again = fill(run, 5, sub_spaces=NARROW, early_stopping="no")
     workloads = workloads_of(NARROW_BLOCKS)
     assert done(again) == (num_trials(workloads, 5) - num_trials(workloads), 0)
     for key, row in copied.lut.rows.items():
@@ -386,7 +386,7 @@ def test_blocks_are_timed_as_cold_as_in_the_mean_network(run: RunDirectory, synt
 def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
     half = dataclasses.replace(HOST, name=f"{HOST.name}-bf16", dtype="bfloat16", vector_lanes=16)
     plain = fill(run, sub_spaces=NARROW)
-    summary = fill_table(run, NANO, half, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random", sub_spaces=NARROW)
+    summary = fill_table(run, NANO, half, NUM_CLASSES, trials=NUM_TRIALS, tuner="random", sub_spaces=NARROW)
     assert (plain.lut.header.dtype, summary.lut.header.dtype) == ("float32", "bfloat16")
     assert summary.path == run.lut("cpu-bf16") != plain.path
     assert summary.num_new_blocks == len(NARROW_BLOCKS)

@@ -44,7 +44,7 @@ NARROW, WIDE = (SPACE.all_blocks(NUM_CLASSES, (s,)) for s in SPACE.sub_spaces)
 def run(tmp_path: Path, synthetic_pool: SyntheticPool) -> RunDirectory:
     """A run whose table has the first of two sub-spaces."""
     run = RunDirectory(tmp_path / "run")
-    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "cost_model": "random"}
+    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[:1], "tuner": "random"}
     fill_table(run, SPACE, HOST, NUM_CLASSES, trials=2, **options)
     synthetic_pool.built.clear()
     return run
@@ -56,7 +56,7 @@ def yaml_file(tmp_path: Path) -> Path:
 
 
 def fill(run: RunDirectory, yaml_file: Path, **options: Any) -> FillSummary:
-    options = {"calibrate": 0, "trials": 2, "cost_model": "random", **options}
+    options = {"calibrate": 0, "trials": 2, "tuner": "random", **options}
     return tables.fill(run, space=yaml_file, effort=TableEffort(**options), progress=False)
 
 
@@ -87,7 +87,7 @@ def test_a_table_of_another_version_of_the_spaces_is_not_filled(run: RunDirector
 
 def test_the_prescheduler_replaces_a_table_of_another_version(run: RunDirectory) -> None:
     of_another_version(run)
-    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[1:], "cost_model": "random"}
+    options: dict[str, Any] = {"sub_spaces": SPACE.sub_spaces[1:], "tuner": "random"}
     made = fill_table(run, SPACE, HOST, NUM_CLASSES, trials=2, **options).lut
     assert made.rows.keys() == {b.key for b in SPACE.all_blocks(NUM_CLASSES, SPACE.sub_spaces[1:])}
 
@@ -197,7 +197,7 @@ def deep(tmp_path: Path, synthetic_pool: SyntheticPool) -> tuple[RunDirectory, P
     """A run whose table has one of two sub-spaces, with architectures enough to calibrate; and its space's file."""
     space = dataclasses.replace(SPACE, name="deep", depths=(1, 2))
     run = RunDirectory(tmp_path / "deep")
-    options: dict[str, Any] = {"sub_spaces": space.sub_spaces[:1], "cost_model": "random"}
+    options: dict[str, Any] = {"sub_spaces": space.sub_spaces[:1], "tuner": "random"}
     fill_table(run, space, HOST, NUM_CLASSES, trials=1, **options)
     synthetic_pool.built.clear()
     return run, save_space(space, tmp_path / "deep.yaml")

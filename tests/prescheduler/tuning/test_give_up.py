@@ -16,7 +16,7 @@ from tables import save_space
 
 from chanas.commands import process as cli
 from chanas.compiler.backends import schedule_space
-from chanas.core.effort import Effort
+from chanas.core.effort import DEFAULT_SEARCH, Effort, Search
 from chanas.core.latency import LatencyLUT
 from chanas.errors import MeasureError
 from chanas.files.run import RunDirectory
@@ -26,7 +26,6 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, way_of
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, Search
 
 from ...compiler.workbench import (
     HOST,
@@ -52,7 +51,7 @@ def fails(family: str, error: str = CRASH) -> Seconds:
 
 
 def tuning(pool: Any, store: RecordStore, scratch: Path, search: Search = DEFAULT_SEARCH) -> TuningJobs:
-    return TuningJobs(pool, HOST, store, Effort(trials=NUM_TRIALS, cost_model="random"), scratch, search=search)
+    return TuningJobs(pool, HOST, store, Effort(trials=NUM_TRIALS, tuner="random", search=search), scratch)
 
 
 def num_built(pool: SyntheticPool) -> dict[str, int]:
@@ -236,7 +235,7 @@ def test_a_table_without_a_family_says_why(tmp_path: Path, synthetic_pool: Synth
     synthetic_pool.seconds = lambda asked: CRASH if family_of(asked) == "depthwise" else synthetic_seconds(asked)
     run = RunDirectory(tmp_path / "run")
     with pytest.raises(MeasureError) as caught:
-        fill_table(run, NANO, HOST, NUM_CLASSES, trials=NUM_TRIALS, cost_model="random")
+        fill_table(run, NANO, HOST, NUM_CLASSES, trials=NUM_TRIALS, tuner="random")
     assert "blocks could not be measured (the first: mbconv" in str(caught.value)
     assert f"; the LUT holds the others; given up: depthwise ({CRASH}); run the command again" in str(caught.value)
     kinds = {key.partition("-")[0] for key in LatencyLUT.load(run.lut("cpu")).rows}

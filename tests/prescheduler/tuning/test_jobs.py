@@ -12,14 +12,14 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
-from chanas.core.effort import Effort
+from chanas.core.effort import Effort, Search
 from chanas.measuring.canary import Canary
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import OperatorsAt
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
+from chanas.prescheduler.tuning.tuner import Trials
 
 from ...compiler.workbench import Again, SyntheticPool, answered, device, landscape_seconds, timed
 
@@ -40,7 +40,7 @@ Asked = tuple[str, Point]
 def tuning(
     pool: Any, store: RecordStore, scratch: Path, effort: Effort = EFFORT, search: Search = SEARCH, **options: Any
 ) -> TuningJobs:
-    return TuningJobs(pool, HERE, store, effort, scratch, search=search, **options)
+    return TuningJobs(pool, HERE, store, dataclasses.replace(effort, search=search), scratch, **options)
 
 
 def num_trials(workload: Workload, effort: Effort = EFFORT) -> int:
@@ -62,7 +62,7 @@ TOTAL = sum(map(num_trials, WORKLOADS))
 @pytest.mark.parametrize("model", ["gp", "random"])
 def test_every_operator_gets_its_trials(store: RecordStore, scratch: Path, model: str, overlap: bool) -> None:
     pool = SyntheticPool(overlap=overlap)
-    best = tuning(pool, store, scratch, dataclasses.replace(EFFORT, cost_model=model)).run(WORKLOADS, progress=False)
+    best = tuning(pool, store, scratch, dataclasses.replace(EFFORT, tuner=model)).run(WORKLOADS, progress=False)
     assert {w.key: len(records) for w, records in best.items()} == {w.key: num_trials(w) for w in WORKLOADS}
     assert len(set(asked_of(pool))) == len(pool.built) == len(pool.timed) == TOTAL
     assert pool.expected == [TOTAL]
@@ -278,7 +278,7 @@ def test_a_common_budget_is_spent_and_goes_where_networks_spend_their_time(store
 def test_a_workload_stops_where_improvement_is_under_the_noise(
     store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OperatorTuner, "noise", 10.0)
+    monkeypatch.setattr(Trials, "noise", 10.0)
     assert spread_out(SyntheticPool(landscape), store, scratch) == [6, 6, 6]
     assert [store.num_trials_at_stop(w.key) for w in LARGE_ONES] == [6, 6, 6]
     monkeypatch.undo()
@@ -290,10 +290,10 @@ def test_a_workload_stops_where_improvement_is_under_the_noise(
 def test_without_an_early_stop_a_common_budget_is_spent_whatever_is_expected(
     store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OperatorTuner, "noise", 10.0)
+    monkeypatch.setattr(Trials, "noise", 10.0)
     assert sum(spread_out(SyntheticPool(landscape), store, scratch)) == 3 * 6  # and those that stopped go on, too
     assert (
-        sum(spread_out(SyntheticPool(landscape), store, scratch, dataclasses.replace(BUDGET, early_stop=False)))
+        sum(spread_out(SyntheticPool(landscape), store, scratch, dataclasses.replace(BUDGET, early_stopping="no")))
         == 3 * 12
     )
 
@@ -301,8 +301,8 @@ def test_without_an_early_stop_a_common_budget_is_spent_whatever_is_expected(
 def test_without_an_early_stop_or_with_a_spent_budget_nothing_is_noted_as_stopped(
     store: RecordStore, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless = dataclasses.replace(BUDGET, early_stop=False)
-    monkeypatch.setattr(OperatorTuner, "noise", 10.0)
+    endless = dataclasses.replace(BUDGET, early_stopping="no")
+    monkeypatch.setattr(Trials, "noise", 10.0)
     spread_out(SyntheticPool(landscape), store, scratch, endless)
     spent = dataclasses.replace(BUDGET, trials=sum(len(store.load(w.key)) for w in LARGE_ONES) // len(LARGE_ONES))
     spread_out(SyntheticPool(landscape), store, scratch, spent)

@@ -12,13 +12,16 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.effort import DEFAULT_SEARCH, Search
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.models import cost_model
 from chanas.prescheduler.tuning.cost_model.solving import answer
-from chanas.prescheduler.tuning.tuner import OperatorTuner, Search, Tuner
+from chanas.prescheduler.tuning.evolution import Evolution
+from chanas.prescheduler.tuning.tuner import Trials
+from chanas.prescheduler.tuning.tuners import Tuners
 from chanas.testing.spaces import failure, smooth
-from chanas.testing.tuners import TunerContract, explore
+from chanas.testing.tuners import explore
 
 from ...compiler.workbench import device, landscape_seconds
 
@@ -36,8 +39,25 @@ def tuner_of(
     model: str = "gp",
     seed: int = 0,
     **search: Any,
-) -> OperatorTuner:
-    return OperatorTuner(space, cost_model(model, HERE, seed), num_trials, kept or [], seed, search=Search(**search))
+) -> Trials:
+    kept, how = kept or [], Search(**search)
+    if model == "gp":
+        return trials_with(cost_model("gp", HERE, seed), space, num_trials, kept, seed, how)
+    tuner = Tuners(model, seed=seed, search=how).make(space, kept, HERE)
+    return Trials(space, tuner, num_trials, kept, num_initial=how.num_initial)
+
+
+def trials_with(
+    model: Any,
+    space: ScheduleSpace,
+    num_trials: int,
+    kept: Sequence[TuningRecord] = (),
+    seed: int = 0,
+    search: Search = DEFAULT_SEARCH,
+    suggested: Sequence[Point] = (),
+) -> Trials:
+    tuner = Evolution(space, model, kept, seed, search=search)
+    return Trials(space, tuner, num_trials, kept, suggested, search.num_initial)
 
 
 @pytest.mark.parametrize("space", [LARGE, SMALL])
@@ -53,20 +73,10 @@ def test_a_cost_model_that_is_computed_elsewhere_asks_for_the_same_points(space:
     similar = schedule_space(Workload("pointwise", 14, 96, 96), HERE)
     asked = []
     for model in (cost_model("gp", HERE, 0), cost_model("gp", HERE, 0, compute)):
-        tuners = [OperatorTuner(each, model, 40, [], 0) for each in (similar, space)]
-        asked.append([(explore(tuner), tuner.promise()) for tuner in tuners])
+        trials = [trials_with(model, each, 40) for each in (similar, space)]
+        asked.append([(explore(each), each.tuner.promise()) for each in trials])
     assert asked[0] == asked[1]
     assert questions
-
-
-@every_model
-class TestTuners(TunerContract):
-    @pytest.fixture(autouse=True)
-    def with_model(self, model: str) -> None:
-        self.name = model
-
-    def tuner(self, space: ScheduleSpace, num_trials: int, kept: Sequence[TuningRecord], seed: int) -> Tuner:
-        return OperatorTuner(space, cost_model(self.name, HERE, seed), num_trials, kept, seed)
 
 
 def test_the_initial_set_comes_at_once_and_then_batches() -> None:
@@ -112,7 +122,7 @@ def test_points_that_no_mutation_reaches_are_scored_too() -> None:
     worst = sorted(LARGE.points, key=lambda p: -landscape_seconds(LARGE, p))
     greedy = Search(random_share=0.0)
     kept = [TuningRecord(p, landscape_seconds(LARGE, p)) for p in worst[:12]]
-    assert set(OperatorTuner(LARGE, Seer(), 16, kept, 0, search=greedy).ask(4)) == set(worst[-4:])
+    assert set(trials_with(Seer(), LARGE, 16, kept, search=greedy).ask(4)) == set(worst[-4:])
 
 
 # ---- what is left to gain -------------------------------------------------------------------------------------------
@@ -132,14 +142,14 @@ def test_less_is_left_to_gain_beside_a_faster_operator_that_computes_the_same() 
     kept = [smooth(p) for p in LARGE.points[:10]]
     tuner = tuner_of(LARGE, 14, kept)
     best_s = tuner.best_s or 0.0
-    alone, *beside = (tuner.promise(rival_s=share * best_s) for share in (2.0, 0.9, 0.1))
-    assert alone == tuner.promise() > beside[0] > beside[1] >= 0.0
+    alone, *beside = (tuner.tuner.promise(rival_s=share * best_s) for share in (2.0, 0.9, 0.1))
+    assert alone == tuner.tuner.promise() > beside[0] > beside[1] >= 0.0
 
 
 def test_nothing_is_left_to_gain_where_nothing_works_and_another_operator_does() -> None:
     kept = [TuningRecord(p, None, error="crash") for p in LARGE.points[:10]]
     tuner = tuner_of(LARGE, 14, kept)
-    assert (tuner.promise(), tuner.promise(rival_s=1.0)) == (math.inf, 0.0)
+    assert (tuner.tuner.promise(), tuner.tuner.promise(rival_s=1.0)) == (math.inf, 0.0)
 
 
 def test_asking_what_is_left_changes_no_proposal() -> None:
@@ -179,7 +189,7 @@ def test_a_model_that_knows_similar_operators_chooses_the_initial_set() -> None:
         model = cost_model("gp", HERE, seed)
         known = LARGE.sample(60, np.random.default_rng(seed))
         model.observe(LARGE, [TuningRecord(p, landscape_seconds(LARGE, p)) for p in known])
-        taught += OperatorTuner(similar, model, 8, [], seed, search=Search(**search)).ask(4)
+        taught += trials_with(model, similar, 8, seed=seed, search=Search(**search)).ask(4)
     assert share_of_faster_points(similar, taught) < 0.15
     assert share_of_faster_points(similar, blind) > 0.35
 
@@ -204,7 +214,7 @@ def test_the_best_of_a_landscape_is_found_more_often_than_at_random() -> None:
 def test_what_is_suggested_is_tried_first_and_nothing_twice() -> None:
     suggested = [LARGE.points[3], (1, 2), LARGE.points[8], LARGE.points[1]]
     model, kept = cost_model("gp", HERE, 0), [smooth(LARGE.points[8])]
-    tuner = OperatorTuner(LARGE, model, 8, kept, 0, None, suggested, Search())
+    tuner = trials_with(model, LARGE, 8, kept, suggested=suggested)
     asked = explore(tuner)
     assert asked[:2] == [LARGE.points[3], LARGE.points[1]]
     assert len(set(asked)) == len(asked) == 7

@@ -18,7 +18,7 @@ from hypothesis import given
 
 from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.effort import Effort
+from chanas.core.effort import DEFAULT_SEARCH, Effort, Search
 from chanas.core.latency import LatencyLUT, LUTHeader
 from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import ChanasError, CheckpointError, StageOrderError, TargetError
@@ -30,8 +30,10 @@ from chanas.prescheduler.records.store import UNVERSIONED_SPACES, RecordStore, T
 from chanas.prescheduler.tuning import jobs as jobs_module
 from chanas.prescheduler.tuning.cost_model.history import Prior
 from chanas.prescheduler.tuning.cost_model.models import cost_model
+from chanas.prescheduler.tuning.evolution import Evolution
 from chanas.prescheduler.tuning.jobs import TuningJobs
-from chanas.prescheduler.tuning.tuner import DEFAULT_SEARCH, OperatorTuner, Search
+from chanas.prescheduler.tuning.tuner import PriorUse, Trials
+from chanas.prescheduler.tuning.tuners import Tuners
 from chanas.prescheduler.tuning.warm_start import open_warm_start, prior_from
 
 from ...compiler.workbench import (
@@ -304,12 +306,24 @@ def prior_of(space: ScheduleSpace, sign: float = 1.0, num: int = 40, seed: int =
     return Prior(tuple((points[i],) for i in order), seconds[order], OTHER)
 
 
-def tuner_with(prior: Prior | None, space: ScheduleSpace, min_tau: float = 0.0, seed: int = 0) -> OperatorTuner:
-    model = cost_model("gp", ONE, seed)
-    return OperatorTuner(space, model, 16, [], seed, prior, search=Search(min_tau=min_tau))
+def tuner_with(
+    prior: Prior | None,
+    space: ScheduleSpace,
+    min_tau: float = 0.0,
+    seed: int = 0,
+    kept: Sequence[TuningRecord] = (),
+) -> Trials:
+    search = Search(min_tau=min_tau)
+    return Trials(space, Evolution(space, cost_model("gp", ONE, seed), kept, seed, prior, search), 16, kept)
 
 
-def explored(tuner: OperatorTuner) -> list[float]:
+def use_of(trials: Trials) -> PriorUse:
+    """What a tuner that has a prior makes of it."""
+    assert trials.prior is not None
+    return trials.prior
+
+
+def explored(tuner: Trials) -> list[float]:
     """Seconds of what is asked for, in order."""
     made: list[float] = []
     while points := tuner.ask(4):
@@ -348,9 +362,10 @@ def test_a_true_prior_is_kept_and_saves_trials() -> None:
         tuner = tuner_with(prior_of(SPACE, seed=seed), SPACE, seed=seed)
         warm.append(min(explored(tuner)[:4]))
         cold.append(min(explored(tuner_with(None, SPACE, seed=seed))[:4]))
-        assert not tuner.prior_dropped
-        assert tuner.tau is not None
-        assert tuner.tau > 0.3
+        use = use_of(tuner)
+        assert not use.is_dropped
+        assert use.tau is not None
+        assert use.tau > 0.3
     assert np.mean(warm) < np.mean(cold)
 
 
@@ -359,10 +374,11 @@ def test_a_prior_that_misleads_is_dropped_after_the_first_batch_and_says_nothing
     tuner = tuner_with(prior_of(SPACE, sign=-1.0), SPACE)
     points = tuner.ask(4)
     tuner.tell([TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in points])
-    assert tuner.prior_dropped
-    assert tuner.tau is not None
-    assert tuner.tau < 0.0
-    assert tuner._model.predict_from_prior(SPACE, points) is None
+    use = use_of(tuner)
+    assert use.is_dropped
+    assert use.tau is not None
+    assert use.tau < 0.0
+    assert tuner.tuner._model.predict_from_prior(SPACE, points) is None  # type: ignore[attr-defined]
 
 
 def test_dropping_it_is_worth_something() -> None:
@@ -378,16 +394,15 @@ def test_kept_records_judge_it_at_once() -> None:
     """A run that was cut off comes to the same verdict when it goes on."""
     kept = [TuningRecord(p, seconds_of(SPACE, p), 1e-9) for p in SPACE.sample(8, np.random.default_rng(3))]
     for sign, dropped in ((1.0, False), (-1.0, True)):
-        tuner = OperatorTuner(SPACE, cost_model("gp", ONE, 0), 16, kept, 0, prior_of(SPACE, sign))
-        assert tuner.prior_dropped == dropped
+        assert use_of(tuner_with(prior_of(SPACE, sign), SPACE, kept=kept)).is_dropped == dropped
 
 
-@pytest.mark.parametrize("model", ["gp", "random"])
+@pytest.mark.parametrize("model", ["gp", "forest"])
 def test_a_search_with_a_prior_asks_for_each_point_once_and_ends(model: str, rng: np.random.Generator) -> None:
     for name in ("16-lanes-1-threads", "16-lanes-2-threads"):
         for op in ("pointwise", "depthwise", "pool"):
             space = schedule_space(random_workload(op, rng), DEVICES[name])  # type: ignore[arg-type]
-            tuner = OperatorTuner(space, cost_model(model, DEVICES[name], 0), 12, [], 0, prior_of(space, num=10))
+            tuner = Trials(space, Tuners(model).make(space, [], DEVICES[name], prior_of(space, num=10)), 12)
             asked: list[Point] = []
             while points := tuner.ask(4):
                 asked += points
@@ -485,7 +500,7 @@ def test_a_table_says_it_of_all_rows_and_keeps_it_when_nothing_is_tuned_any_more
     run: RunDirectory, empty: RunDirectory, synthetic_pool: SyntheticPool
 ) -> None:
     def filled(run: RunDirectory, target: HardwareTarget, num_trials: int = 3, **options: Any) -> LatencyLUT:
-        return fill_table(run, NANO, target, NUM_CLASSES, trials=num_trials, cost_model="random", **options).lut
+        return fill_table(run, NANO, target, NUM_CLASSES, trials=num_trials, tuner="random", **options).lut
 
     filled(empty, OTHER)
     warm = open_warm_start(str(empty.root), run, ONE)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from chanas.core.effort import NetworkEffort, TableEffort
+from chanas.core.effort import NetworkEffort, Search, TableEffort
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError
 from chanas.measuring.remote.held import HeldDevices
@@ -44,10 +44,13 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
 
 
 def test_a_job_has_the_effort_that_its_keys_say_and_else_that_of_the_options() -> None:
-    common: dict[str, Any] = {"trials": 3, "tune_share": 0.5, "cost_model": "random", "warm_start": "runs/x", "seed": 7}
+    common: dict[str, Any] = {"trials": 3, "tune_share": 0.5, "tuner": "random", "warm_start": "runs/x", "seed": 7}
+    common |= {"early_stopping": 9, "knobs": "k.yaml", "search": Search(gamma=2.0)}
     of_table: dict[str, Any] = {"sub_spaces": ("r24-w1",), "calibrate": 0}
-    of_network: dict[str, Any] = {"early_stop": False, "minutes": 2.0}
-    table, network = parsed(TABLE | common | of_table, NETWORK | common | of_network).jobs
+    of_network: dict[str, Any] = {"minutes": 2.0}
+    table, network = parsed(
+        *(kind | common | {"search": {"gamma": 2.0}} | own for kind, own in ((TABLE, of_table), (NETWORK, of_network)))
+    ).jobs
     assert table.effort(TableEffort) == TableEffort(**common, **of_table)
     assert network.effort(NetworkEffort) == NetworkEffort(**common, **of_network)
     table, network = parsed(TABLE, NETWORK).jobs
@@ -84,7 +87,8 @@ def test_a_table_of_a_gpu_may_be_of_batches() -> None:
         ((TABLE | {"trails": 3},), {}, "unknown key; known: batch, calibrate"),
         ((TABLE,), {"device": "cpu"}, "unknown key; known: devices"),
         ((TABLE | {"minutes": 3},), {}, "minutes can't be set for a table"),
-        ((TABLE | {"early_stop": False},), {}, "early_stop can't be set for a table"),
+        ((TABLE | {"out": "x"},), {}, "out can't be set for a table"),
+        ((TABLE | {"search": {"gama": 3}},), {}, "jobs.0.search.gama"),
         ((TABLE | {"batch": 32},), {}, "batch 1 on a processor"),
         ((TABLE | {"batch": 0},), {"target": "cuda"}, "batch"),
         ((NETWORK | {"batch": 32},), {"target": "cuda"}, "batch can't be set for a network"),

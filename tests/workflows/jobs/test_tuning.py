@@ -23,7 +23,7 @@ NUM_TRIALS = 3
 
 def tune(folder: Path) -> JobsResult:
     """The two jobs, from what is there."""
-    effort = {"trials": NUM_TRIALS, "cost_model": "gp"}
+    effort = {"trials": NUM_TRIALS, "tuner": "gp"}
     space = str(save_space(NANO, folder / "nano.yaml"))
     table = {"space": space, "num_classes": NUM_CLASSES, "sub_spaces": ["r8-w1"], "calibrate": 0}
     jobs = [

@@ -249,7 +249,7 @@ def test_holes_are_filled_with_the_effort_that_is_asked_for_and_calibrated_once_
         raise MeasureError(str(effort == dataclasses.replace(asked, sub_spaces=(), calibrate=0)))
 
     first = tiny_space.sub_spaces[0].key
-    asked = TableEffort(trials=3, tune_share=0.5, cost_model="random", seed=4, sub_spaces=(first,), calibrate=7)
+    asked = TableEffort(trials=3, tune_share=0.5, tuner="random", seed=4, sub_spaces=(first,), calibrate=7)
     monkeypatch.setattr(prescheduler_lut, "preschedule", note)
     with pytest.raises(MeasureError, match=r"^True$"):
         tables.fill(run, space=yaml_file, effort=asked, progress=False)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from chanas.compiler.backends import schedule_space
+from chanas.core.effort import Search
 from chanas.core.statistics import FloatArray
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
@@ -16,8 +17,8 @@ from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProce
 from chanas.prescheduler.tuning.cost_model.guards import rank_correlation
 from chanas.prescheduler.tuning.cost_model.history import History, Prior
 from chanas.prescheduler.tuning.cost_model.pretrained import PretrainedModel
+from chanas.prescheduler.tuning.evolution import Evolution
 from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Rows, flatten
-from chanas.prescheduler.tuning.tuner import OperatorTuner, Search
 
 from ....compiler.workbench import device, landscape_seconds
 
@@ -54,7 +55,7 @@ def tau(model: PretrainedModel) -> float | None:
 
 
 def test_the_first_points_that_are_tried_are_those_that_the_model_thinks_best() -> None:
-    tuner = OperatorTuner(SPACE, model_of(), 16, [], seed=0, search=Search(random_share=0.0))
+    tuner = Evolution(SPACE, model_of(), [], 0, search=Search(random_share=0.0))
     fastest = sorted(SECONDS.values())
     assert sorted(SECONDS[p] for p in tuner.ask(4)) == pytest.approx(fastest[:4])
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from chanas.errors import DataError, one_line, printable
 from chanas.prescheduler.records.sources import Source
-from chanas.prescheduler.tuning.offline.dataset import Dataset, Device, Task, labels
+from chanas.prescheduler.tuning.offline.dataset import Dataset, Task, labels
 from chanas.prescheduler.tuning.offline.exchange import ansor, metaschedule
 from chanas.prescheduler.tuning.offline.exchange.kernels import (
     describe_problem,
@@ -98,7 +98,7 @@ def make_dataset(found: Imported) -> Dataset:
     sources = list(dict.fromkeys(source for source, _ in places))
     latency_s = np.array([record.seconds for record in records])
     return Dataset(
-        tuple(Device(s.device, s.target, s.compiler, s.spaces) for s in sources),
+        tuple(sources),
         tuple(Task(sources.index(at[0]), at[1], first[at].op, first[at].num_flops) for at in places),
         task[order],
         tuple(record.point for record in records),
