@@ -56,6 +56,11 @@ def test_without_any_copy_the_line_says_what_to_install(monkeypatch: pytest.Monk
         library_for("sm_90")
 
 
+def test_newer_versions_come_first_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "open_library", {"old": OLD, "new": NEW}.__getitem__)
+    assert newest_first(["old", "new", "old"]) == (NEW, OLD)
+
+
 def test_what_is_no_such_library_is_left_out(tmp_path: Path) -> None:
     broken = tmp_path / "libnvrtc.so.12"
     broken.write_bytes(b"no library")
