@@ -96,6 +96,8 @@ class TuningJobs:
     _rivals: dict[Workload, set[Workload]] = field(default_factory=dict)
     """Workloads that compute the same as another, of which the fastest will be taken."""
     _watch: FamilyWatch = field(default_factory=FamilyWatch)
+    _suggested_from_elsewhere: dict[str, int] = field(default_factory=dict)
+    """Points of another device's records that were suggested to a tuner that asks none, by workload key."""
     _keep_at_s: float = math.inf
 
     def __post_init__(self) -> None:
@@ -138,7 +140,7 @@ class TuningJobs:
             NUM_ALIKE, self._num_active * max(self.effort.search.num_initial, self.effort.search.batch_size)
         )
         self._watch = FamilyWatch({w.op for w, t in trials.items() if t.best is not None}, num_alike)
-        self._note_warm_start(trials.values())
+        self._note_warm_start(list(trials.values()))
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         total = self._num_left(trials) if counts is not None else sum(t.num_left for t in trials.values())
         self.pool.expect(total)
@@ -349,12 +351,14 @@ class TuningJobs:
         prior = None if self.warm_start is None else self.warm_start.prior(space)
         suggested = list(self.suggested.get(workload, ()))
         if prior is not None and not self._tuners.has_model:  # what was best there is tried first
-            suggested += [point for points in prior.points[: self.effort.search.num_initial] for point in points[:1]]
+            best = [point for points in prior.points[: self.effort.search.num_initial] for point in points[:1]]
+            suggested += best
+            self._suggested_from_elsewhere[workload.key] = len(best)
         tuner = self._tuners.make(space, kept, self.target, prior, self.pool.compute)
         effort = self.effort
         return Trials(space, tuner, effort.num_trials, kept, suggested, effort.search.num_initial, effort.patience)
 
-    def _note_warm_start(self, trials: Iterable[Trials]) -> None:
+    def _note_warm_start(self, trials: Collection[Trials]) -> None:
         """Keep what another device's records are to these operators, and what became of it."""
         if self.warm_start is None:
             return
@@ -363,6 +367,10 @@ class TuningJobs:
             t.space.workload.key: WarmStartNote(source, digest, use.num_records, use.tau, use.is_dropped)
             for t in trials
             if (use := t.prior) is not None and use.is_used
+        } | {
+            key: WarmStartNote(source, digest, num, None, False)
+            for t in trials
+            if (num := self._suggested_from_elsewhere.get(key := t.space.workload.key))
         }
         self.store.note_warm_starts(notes)
 

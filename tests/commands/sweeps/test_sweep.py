@@ -92,7 +92,7 @@ def test_a_training_that_was_cut_off_resumes_where_there_is_a_checkpoint(tmp_pat
         ("tune", {"trials": [1, 2], "model": "m"}, "trials takes one value"),
         ("tune", {"trials": True, "model": "m"}, "trials takes numbers or texts, got True"),
         ("tune", {"no_tuning": "no", "model": "m"}, "no_tuning is true or false"),
-        ("export", {}, "Missing argument 'bundle'"),
+        ("export", {}, "Missing argument 'out'"),
         ("lut", {}, "unknown command 'lut'"),
         ("lut trim", {}, "unknown command 'lut trim'"),
     ],

@@ -133,7 +133,7 @@ def test_less_is_left_to_gain_the_more_is_known() -> None:
 
     def left(points: list[Point]) -> float:
         kept = [TuningRecord(p, landscape_seconds(LARGE, p), 0.0) for p in points]
-        return tuner_of(LARGE, kept=kept).promise()
+        return tuner_of(LARGE, kept=kept).tuner.promise()
 
     assert left(few) > 0.1 > 0.05 > left(most) >= 0.0
 
@@ -155,7 +155,7 @@ def test_nothing_is_left_to_gain_where_nothing_works_and_another_operator_does()
 def test_asking_what_is_left_changes_no_proposal() -> None:
     kept = [smooth(p) for p in LARGE.points[:10]]
     asked, other = (tuner_of(LARGE, 14, kept) for _ in range(2))
-    asked.promise()
+    asked.tuner.promise()
     assert asked.ask(4) == other.ask(4)
 
 

@@ -62,15 +62,15 @@ def test_other_seeds_give_other_samples() -> None:
 
 
 def test_the_last_parameter_varies_fastest() -> None:
-    rows = parsed(parameters={"cost-model": ["gp", "random"], "seed": [0, 1]}).rows()
-    assert [(row["tuner"], row["seed"]) for row in rows] == [("gp", 0), ("gp", 1), ("random", 0), ("random", 1)]
+    rows = parsed(parameters={"tune-share": ["gp", "random"], "seed": [0, 1]}).rows()
+    assert [(row["tune_share"], row["seed"]) for row in rows] == [("gp", 0), ("gp", 1), ("random", 0), ("random", 1)]
 
 
 def test_a_sweep_is_called_as_its_file(tmp_path: Path) -> None:
     path = tmp_path / "trials.yaml"
-    path.write_text("command: tune\nparameters: {trials: [1, 2]}\nfixed: {early-stop: false}\n")
+    path.write_text("command: tune\nparameters: {trials: [1, 2]}\nfixed: {no-tuning: false}\n")
     grid = read_grid(path)
-    assert (grid.name, grid.common) == ("trials", {"early_stopping": "no"})
+    assert (grid.name, grid.common) == ("trials", {"no_tuning": False})
 
 
 @pytest.mark.parametrize(
