@@ -36,8 +36,8 @@ def keep_axes(node: Node, new: Rewriter) -> Node:
 
 
 def drop_identity(node: Node, new: Rewriter) -> Node | Read:
-    """What is read, where a node changes nothing: a sum with 0, a product with 1, a reshape to the same shape. Two
-    reshapes in a row become one."""
+    """Leave out a node that changes nothing: a sum with 0, a product with 1, a reshape to the same shape. Two reshapes
+    in a row become one."""
     before = new.node_of(node.reads[0]) if node.op == "reshape" else None
     if before is not None and before.op == "reshape":
         node = dataclasses.replace(node, reads=before.reads)

@@ -156,7 +156,7 @@ class Rewriter(Values):
 
 
 Rule = Callable[[Node, Rewriter], Node | Read]
-"""What a node becomes, which reads values of the graph that is built: a node in its place, or a value that is there."""
+"""The node in place of another, which reads values of the graph that is built, or a value that is there already."""
 
 
 def rewritten(graph: Graph, rule: Rule, new: Rewriter | None = None) -> Graph:

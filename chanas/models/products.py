@@ -79,7 +79,7 @@ def _absorbed(product: Node, node: Node) -> Node | None:
 
 
 def _numbers(node: Node, axis: int) -> Array | None:
-    """What a node adds to what it reads, or multiplies it by, if that is known, by channel along an axis."""
+    """The known numbers that a node adds to what it reads, or multiplies it by, by channel along an axis."""
     second = node.constant(1)
     if second is None or node.op not in (*_SUMS, "multiply", "divide"):
         return None
@@ -122,8 +122,8 @@ def _absorbed_before(product: Node, new: Rewriter) -> Node | None:
 
 
 def _by_input(product: Node, before: Node) -> Array | None:
-    """What a node before a product adds or multiplies by, by input of the product, as its weights are multiplied with
-    it: float32[out, in / groups, 1, 1], or of matrices float32[in, 1]."""
+    """The numbers that a node before a product adds or multiplies by, by input of the product, as its weights are
+    multiplied with them: float32[out, in / groups, 1, 1], or of matrices float32[in, 1]."""
     axis = -1 if product.op == "matmul" else 1
     numbers = _numbers(before, axis)
     if numbers is None:

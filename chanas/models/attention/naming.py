@@ -47,7 +47,7 @@ def _named(lanes: int, node: Node, new: Rewriter) -> Node:
 
 
 Term = tuple[Read, tuple[int, ...]]
-"""What is added to scores, and the shape of these there."""
+"""A value that is added to scores, and the shape of these there."""
 
 
 @dataclass(frozen=True, eq=False)
