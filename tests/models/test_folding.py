@@ -196,6 +196,13 @@ def test_an_output_that_is_an_input_stays_one() -> None:
     assert graph.outputs[0] == 0
 
 
+@pytest.mark.parametrize(("op", "reads_first"), [("add", True), ("multiply", True), ("subtract", False)])
+def test_a_sum_or_a_product_has_its_constant_second(op: str, reads_first: bool) -> None:
+    node = Node(op, (Constant(np.ones(1, np.float32)), 0), (1, 2))
+    graph = without_unread(Graph((TensorFacts("x", (1, 2), "float32"),), (node,), (1,)))
+    assert (graph.nodes[0].reads[0] == 0) is reads_first
+
+
 def test_a_mask_that_is_spelled_out_is_computed_at_once() -> None:
     """Windows that are shifted (Swin), masked by numbers that are written into parts of zeros."""
 
