@@ -143,6 +143,6 @@ def describe_file_error(error: OSError) -> str:
     return f"'{shown}': {(error.strerror or str(error)).lower()}{_REMEDIES.get(error.errno or 0, '')}"
 
 
-def describe(error: BaseException, limit: int) -> str:
+def describe(error: BaseException, limit: int = 160) -> str:
     """Class and text of an error of another project: `RuntimeError: no such thing`."""
     return f"{type(error).__name__}: {one_line(error, limit)}".rstrip(": ")

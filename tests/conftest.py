@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -184,6 +185,12 @@ def tuned_onnx_folder(tuned_folder: Path) -> Path:
     """The same network from an ONNX file, `other.onnx` beside the folder; its operators were tuned already."""
     place = tuned_folder.parent
     return tune_quickly(save_onnx(place / "other.onnx"), place / "other", place)
+
+
+@pytest.fixture
+def copied(tuned_folder: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, which a test may spoil."""
+    return Path(shutil.copytree(tuned_folder, tmp_path / "net"))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +20,15 @@ def save_exported(path: Path, seed: int = 0) -> Path:
 
     torch.manual_seed(seed)
     features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
-    network = nn.Sequential(features, nn.Flatten(), nn.Linear(8, NUM_CLASSES)).eval()
-    torch.export.save(torch.export.export(network, (torch.zeros(SHAPE),)), path)
+    network = nn.Sequential(features, nn.Flatten(), nn.Linear(8, NUM_CLASSES))
+    return save_program(network, [torch.zeros(SHAPE)], path)
+
+
+def save_program(network: Any, given: Sequence[Any], path: Path) -> Path:
+    """A network of PyTorch for such inputs, as `torch.export.save` writes it."""
+    import torch
+
+    torch.export.save(torch.export.export(network.eval(), tuple(given)), path)
     return path
 
 
@@ -73,3 +83,16 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
     usage, reference = Usage("cpu", num_threads), reference_of(loaded.opened, loaded.graph)
     tuned = TunedModel(loaded, usage, host, program, TunedOperators(choices), 0, loaded.watch, reference)
     return tuned.build().save(folder).folder
+
+
+def untuned_program(network: Any, given: Sequence[Any], place: Path, num_threads: int = 1, choice: int = 0) -> Path:
+    """A network of PyTorch in the folder `net` of a place, as `save_untuned` saves it, and as `net.pt2` beside it."""
+    return save_untuned(save_program(network, given, place / "net.pt2"), place / "net", num_threads, choice)
+
+
+def change_document(folder: Path, **changes: object) -> None:
+    """Entries of the document of a tuned network's folder, written over it."""
+    from chanas.bundle.tuned import DOCUMENT
+
+    document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    (folder / DOCUMENT).write_text(json.dumps({**document, **changes}), encoding="utf-8")

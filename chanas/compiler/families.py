@@ -85,10 +85,10 @@ class Families(dict[tuple[str, str], Family[Any]]):
         check_generality(workload, family.takes)
         return family
 
-    def others(self, workload: Workload) -> list[str]:
-        """The operators that compute the same by other algorithms, whether they take this one or not."""
+    def others(self, op: str, dtype: str) -> list[str]:
+        """The operators that compute the same as another one by other algorithms."""
         families = {**self, **self.added}
-        return [op for (op, dtype), f in families.items() if (f.computes, dtype) == (workload.op, workload.dtype)]
+        return [name for (name, its), family in families.items() if (family.computes, its) == (op, dtype)]
 
     @functools.cached_property
     def added(self) -> dict[tuple[str, str], Family[Any]]:

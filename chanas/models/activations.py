@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
 
-from chanas.models.graph import Graph, Node, Read, Rewriter, numbered, with_constant_second
+from chanas.models.graph import Node, Read, Rewriter
 
 Pattern = tuple[Any, ...]
 """A way to compute a value: `X`, whatever stands there; the product of two patterns; a pattern plus a number, or times
@@ -30,17 +29,13 @@ _SPELLED: tuple[tuple[str, float, Pattern], ...] = (
 _TOLERANCE = 1e-5
 
 
-def name_activations(graph: Graph) -> Graph:
-    """One node for each activation that is spelled out, `activation` with its name as attribute `name`."""
-    new = Rewriter(graph.inputs)
-    for value, node in numbered(graph):
-        node = with_constant_second(dataclasses.replace(node, reads=new.reads(node)))
-        found = _activation(node, new) if node.dtype == "float32" else None
-        if found is not None and new.shape_of(found[1]) == node.shape:
-            name, source = found
-            node = Node("activation", (source,), node.shape, node.dtype, {"name": name}, node.name)
-        new.let(value, new.add(node))
-    return new.graph(graph.outputs)
+def name_activation(node: Node, new: Rewriter) -> Node:
+    """One node for an activation that is spelled out, `activation` with its name as attribute `name`."""
+    found = _activation(node, new) if node.dtype == "float32" else None
+    if found is None or new.shape_of(found[1]) != node.shape:
+        return node
+    name, source = found
+    return Node("activation", (source,), node.shape, node.dtype, {"name": name}, node.name)
 
 
 def _activation(node: Node, graph: Rewriter) -> tuple[str, Read] | None:
@@ -69,7 +64,7 @@ def _clip(node: Node, graph: Rewriter) -> tuple[tuple[float, float], Read]:
     if before is not None and before.op == "clip":
         inner_low, inner_high = _bounds(before)
         return (max(low, inner_low), min(high, inner_high)), before.reads[0]
-    if before is not None and before.attributes.get("name") == "relu" and low <= 0.0:
+    if before is not None and before.function == "relu" and low <= 0.0:
         return (0.0, high), before.reads[0]
     return (low, high), source
 
@@ -97,9 +92,8 @@ def _node_matches(pattern: Pattern, node: Node, graph: Rewriter) -> Iterator[tup
     """The same of the value that a node gives."""
     second = node.constant(1)
     number = None if second is None else second.scalar
-    if node.op in ("multiply", "divide") and number:
-        scale = number if node.op == "multiply" else 1 / number
-        yield from ((x, factor * scale) for x, factor in _matches(pattern, node.reads[0], graph))
+    if node.factor:
+        yield from ((x, factor * node.factor) for x, factor in _matches(pattern, node.reads[0], graph))
     match pattern:
         case ("product", first, second) if node.op == "multiply":
             for left, right in (node.reads, node.reads[::-1]):
@@ -107,5 +101,5 @@ def _node_matches(pattern: Pattern, node: Node, graph: Rewriter) -> Iterator[tup
                     yield from ((x, factor * f) for other, f in _matches(second, right, graph) if other == x)
         case ("plus", inner, added) if node.op == "add" and number is not None and math.isclose(number, added):
             yield from ((x, 1.0) for x, factor in _matches(inner, node.reads[0], graph) if factor == 1.0)
-        case (name, inner) if name == (node.attributes["name"] if node.op == "activation" else node.op):
+        case (name, inner) if name == node.function:
             yield from ((x, 1.0) for x, factor in _matches(inner, node.reads[0], graph) if factor == 1.0)

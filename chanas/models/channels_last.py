@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from chanas.models.elementwise import ELEMENTWISE
-from chanas.models.graph import Constant, Graph, Node, Read, Rewriter, numbered
+from chanas.models.graph import Constant, Graph, Node, Read, Rewriter, Values, rewritten
 
 Axes = tuple[int, ...]
 _BY_NUMBER = frozenset([*ELEMENTWISE, "activation", "clip", "astype"])
@@ -20,31 +20,28 @@ _FOLDS = ("sum", "mean", "max", "min", "prod")
 
 
 def channels_first(graph: Graph) -> Graph:
-    """Transpositions to NHWC behind what reads them, those of inputs in NHWC before what comes first; of means any."""
+    """Transpose to NHWC behind what reads a map in it, inputs in NHWC before what comes first; of means any axes."""
     new = Rewriter(graph.inputs)
     for value in range(len(graph.inputs)):
         axes = _first_transposition(graph, value)
         if axes is not None:
-            turned = _transposed(new, value, axes)
-            new.let(value, _transposed(new, turned, _inverse(axes)))
-    for value, node in numbered(graph):
-        node = dataclasses.replace(node, reads=new.reads(node))
-        axes = next((a for r in node.reads if (a := _axes_of(new, r)) is not None), None)
-        before = None if axes is None else _before(node, axes, new)
-        if axes is None or before is None:
-            new.let(value, new.add(node))
-        elif isinstance(before, Node):
-            new.let(value, _transposed(new, new.add(before), axes, node.name))
-        else:
-            new.let(value, before)
-    return new.graph(graph.outputs)
+            turned = new.add(_transposed(new, value, axes))
+            new.let(value, new.add(_transposed(new, turned, _inverse(axes))))
+    return rewritten(graph, _turn_later, new)
 
 
-def _transposed(graph: Rewriter, value: int, axes: Axes, name: str = "") -> int:
-    shape, node = graph.shape_of(value), graph.node_of(value)
-    dtype = graph.inputs[value].dtype if node is None else node.dtype
-    turned = tuple(shape[a] for a in axes)
-    return graph.add(Node("permute_dims", (value,), turned, dtype, {"axes": axes}, name))
+def _turn_later(node: Node, new: Rewriter) -> Node | Read:
+    """A node that reads transposed values, before they are transposed, and the transposition behind it."""
+    axes = next((a for r in node.reads if (a := _axes_of(new, r)) is not None), None)
+    before = None if axes is None else _before(node, axes, new)
+    if axes is None or before is None:
+        return node
+    return _transposed(new, new.add(before), axes, node.name) if isinstance(before, Node) else before
+
+
+def _transposed(graph: Rewriter, value: int, axes: Axes, name: str = "") -> Node:
+    shape = graph.shape_of(value)
+    return Node("permute_dims", (value,), tuple(shape[a] for a in axes), graph.dtype_of(value), {"axes": axes}, name)
 
 
 def _inverse(axes: Axes) -> Axes:
@@ -56,7 +53,7 @@ def _is_to_last(axes: Axes) -> bool:
     return len(axes) > 3 and axes == (0, *range(2, len(axes)), 1)
 
 
-def _axes_of(graph: Graph | Rewriter, read: Read) -> Axes | None:
+def _axes_of(graph: Values, read: Read) -> Axes | None:
     """The axes of the transposition that gives a value, if one does."""
     node = graph.node_of(read)
     axes = None if node is None or node.op != "permute_dims" else node.attributes.get("axes")
@@ -112,7 +109,6 @@ def _as_before(read: Read, axes: Axes, graph: Rewriter) -> Read | None:
     if isinstance(read, Constant):
         value = read.value
         return read if value.size == 1 else Constant(np.ascontiguousarray(value.reshape(whole).transpose(inverse)))
-    node = graph.node_of(read)
-    if sum(extent > 1 for extent in whole) > 1 or node is None:
+    if sum(extent > 1 for extent in whole) > 1 or graph.node_of(read) is None:
         return None
-    return graph.add(Node("reshape", (read,), tuple(whole[i] for i in inverse), node.dtype))
+    return graph.add(Node("reshape", (read,), tuple(whole[i] for i in inverse), graph.dtype_of(read)))

@@ -53,15 +53,15 @@ def mapped(function: Callable[..., Any], name: str, *reads: Any) -> Any:
     shape = np.broadcast_shapes(*(tuple(int(e) for e in x.shape) for x in reads))
 
     def number(*i: Any) -> Any:
-        return function(*(x[place(i, x)].asobject() for x in reads))
+        return function(*(x[place(i, x.shape)].asobject() for x in reads))
 
     return te.compute(shape, number, name=name.replace(".", "_"))
 
 
-def place(i: Sequence[Any], x: Any) -> tuple[Any, ...]:
-    """The indices of a tensor for those of one that it is broadcast to."""
-    own = i[len(i) - len(x.shape) :]
-    return tuple(0 if int(extent) == 1 else j for j, extent in zip(own, x.shape, strict=True))
+def place(i: Sequence[Any], shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The indices of a tensor of a shape for those of one that it is broadcast to."""
+    own = i[len(i) - len(shape) :]
+    return tuple(0 if int(extent) == 1 else j for j, extent in zip(own, shape, strict=True))
 
 
 @_defines("activation")
@@ -87,7 +87,7 @@ def _clip(node: Node, lanes: int, x: Any) -> Any:
 
 @_defines("broadcast_to")
 def _broadcast_to(node: Node, lanes: int, x: Any) -> Any:
-    return te.compute(node.shape, lambda *i: x[place(i, x)], name="broadcast_to")
+    return te.compute(node.shape, lambda *i: x[place(i, x.shape)], name="broadcast_to")
 
 
 # ---- numbers that move ----------------------------------------------------------------------------------------------
@@ -374,10 +374,6 @@ def _matmul(node: Node, lanes: int, a: Any, b: Any, bias: Any = None) -> Any:
     tiled, padded = (tiled_rows(rows), num_blocks(columns, lanes) * lanes) if is_tiled else (rows, columns)
     k = te.reduce_axis((0, length), name="k")
 
-    def one_of(index: Sequence[Any], extents: Sequence[int]) -> tuple[Any, ...]:
-        own = index[len(index) - len(extents) :]
-        return tuple(0 if extent == 1 else i for i, extent in zip(own, extents, strict=True))
-
     def column(*i: Any) -> Any:
         zero = tirx.const(0.0, "float32")
         return tirx.if_then_else(i[-1] < columns, b[(*i[:-1], tirx.min(i[-1], columns - 1))], zero)
@@ -386,7 +382,7 @@ def _matmul(node: Node, lanes: int, a: Any, b: Any, bias: Any = None) -> Any:
 
     def term(*i: Any) -> Any:
         row = i[-2] if tiled == rows else tirx.min(i[-2], rows - 1)
-        return te.sum(a[(*one_of(i[:-2], batch_a), row, k)] * wide[(*one_of(i[:-2], batch_b), k, i[-1])], axis=k)
+        return te.sum(a[(*place(i[:-2], batch_a), row, k)] * wide[(*place(i[:-2], batch_b), k, i[-1])], axis=k)
 
     product = te.compute((*batch, tiled, padded), term, name="product", attrs={KEPT: 1})
     if (tiled, padded) != (rows, columns):
@@ -394,7 +390,7 @@ def _matmul(node: Node, lanes: int, a: Any, b: Any, bias: Any = None) -> Any:
         product = te.compute(node.shape, lambda *i: whole[i], name="matmul", attrs={KEPT: 1})
     if bias is None:
         return product
-    return te.compute(node.shape, lambda *i: product[i] + bias[place(i, bias)], name="biased")
+    return te.compute(node.shape, lambda *i: product[i] + bias[place(i, bias.shape)], name="biased")
 
 
 @_defines("einsum")

@@ -7,30 +7,24 @@ Float arithmetic is float32. NaN and infinity come out as they do in PyTorch.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from chanas.models.sources.model import Array
 
-SAME, TRUTH = "", "bool"
-"""Types of a result: that of what is read last, or bool."""
 
-
-@dataclass(frozen=True)
-class Elementwise:
+class Elementwise(NamedTuple):
     """An operator by its two definitions.
 
     known   on arrays of numpy
     tir     on scalar expressions of TVM's
-    dtype   SAME or TRUTH
     """
 
     known: Callable[..., Array]
     tir: Callable[..., Any]
-    dtype: str = SAME
 
 
 def _const(value: float, like: Any) -> Any:
@@ -83,33 +77,30 @@ def minimum(a: Any, b: Any) -> Any:
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """Whole numbers are divided towards zero, and by zero to zero, where the processor would end the program."""
+    """Whole numbers are divided towards zero."""
+    return _intrinsic("div")(a, b) if is_float(a) else _of_whole("truncdiv", a, b)
+
+
+def _of_whole(name: str, a: Any, b: Any) -> Any:
+    """A function of whole numbers; zero where they are divided by zero, where the processor would end the program."""
     from tvm import tirx
 
-    if is_float(a):
-        return tirx.div(a, b)
-    one = _const(1, b)
-    return tirx.Select(b == 0, _const(0, a), tirx.truncdiv(a, tirx.Select(b == 0, one, b)))
+    safe = tirx.Select(b == 0, _const(1, b), b)
+    return tirx.Select(b == 0, _const(0, a), _intrinsic(name)(a, safe))
 
 
 def _floor_mod(a: Any, b: Any) -> Any:
     """a − ⌊a / b⌋ · b, of the sign of b; of floats by C's fmod, which is exact."""
     from tvm import tirx
 
-    if is_float(a):
-        rest = _libm("fmod")(a, b)
-        return tirx.Select(tirx.any(tirx.all(rest < 0, b > 0), tirx.all(rest > 0, b < 0)), rest + b, rest)
-    safe = tirx.Select(b == 0, _const(1, b), b)
-    return tirx.Select(b == 0, _const(0, a), tirx.floormod(a, safe))
+    if not is_float(a):
+        return _of_whole("floormod", a, b)
+    rest = _libm("fmod")(a, b)
+    return tirx.Select(tirx.any(tirx.all(rest < 0, b > 0), tirx.all(rest > 0, b < 0)), rest + b, rest)
 
 
 def _trunc_mod(a: Any, b: Any) -> Any:
-    from tvm import tirx
-
-    if is_float(a):
-        return _libm("fmod")(a, b)
-    safe = tirx.Select(b == 0, _const(1, b), b)
-    return tirx.Select(b == 0, _const(0, a), tirx.truncmod(a, safe))
+    return _libm("fmod")(a, b) if is_float(a) else _of_whole("truncmod", a, b)
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -126,12 +117,6 @@ def _sign(x: Any) -> Any:
     zero, one = _const(0, x), _const(1, x)
     of = tirx.Select(x > zero, one, tirx.Select(x < zero, zero - one, zero))
     return tirx.Select(tirx.isnan(x), x, of) if is_float(x) else of
-
-
-def _where(condition: Any, a: Any, b: Any) -> Any:
-    from tvm import tirx
-
-    return tirx.Select(condition, a, b)
 
 
 def _exp(x: Any) -> Any:
@@ -160,10 +145,6 @@ def _softplus(x: Any) -> Any:
     return maximum(x, _const(0, x)) + _libm("log1p")(_exp(_negated(tirx.abs(x))))
 
 
-def _np_softplus(x: Array) -> Array:
-    return np.asarray(np.logaddexp(x, np.zeros_like(x)))
-
-
 def _number(x: Any) -> Any:
     """A truth as a number, which LLVM compares; others as they are."""
     return x.astype("int8") if str(x.ty.dtype) == "bool" else x
@@ -174,16 +155,6 @@ def _differ(a: Any, b: Any) -> Any:
     from tvm import tirx
 
     return tirx.any(a != b, tirx.isnan(a), tirx.isnan(b)) if is_float(a) else a != b
-
-
-def _np_sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def _np_erf(x: Array) -> Array:
-    import math
-
-    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 def _np_divide(a: Array, b: Array) -> Array:
@@ -215,8 +186,10 @@ _FLOAT_FUNCTIONS: Mapping[str, tuple[Any, Any]] = {
     "ceil": (np.ceil, _intrinsic("ceil")),
     "trunc": (np.trunc, _intrinsic("trunc")),
     "round": (np.rint, _intrinsic("nearbyint")),  # halves to even ones
-    "erf": (_np_erf, _intrinsic("erf")),
-    "softplus": (_np_softplus, _softplus),
+    "erf": (np.vectorize(math.erf, otypes=[np.float64]), _intrinsic("erf")),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), _epilogue("sigmoid")),
+    "softplus": (lambda x: np.logaddexp(x, 0), _softplus),
+    "tanh": (np.tanh, _epilogue("tanh")),
     **{name: (getattr(np, name), _libm(name)) for name in ("sin", "cos", "tan", "sinh", "cosh")},
     **{f"a{name}": (getattr(np, f"arc{name}"), _libm(f"a{name}")) for name in ("sin", "cos", "tan")},
     **{f"a{name}": (getattr(np, f"arc{name}"), _libm(f"a{name}")) for name in ("sinh", "cosh", "tanh")},
@@ -248,7 +221,7 @@ _OTHERS: Mapping[str, tuple[Any, Any]] = {
     "negative": (np.negative, _negated),
     "abs": (np.abs, _intrinsic("abs")),
     "sign": (np.sign, _sign),
-    "where": (np.where, _where),
+    "where": (np.where, _intrinsic("Select")),
     "bitwise_and": (np.bitwise_and, lambda a, b: a & b),
     "bitwise_or": (np.bitwise_or, lambda a, b: a | b),
     "bitwise_xor": (np.bitwise_xor, lambda a, b: a ^ b),
@@ -257,11 +230,7 @@ _OTHERS: Mapping[str, tuple[Any, Any]] = {
     "right_shift": (np.right_shift, lambda a, b: _shifted(lambda x, n: x >> n, a, b, -1)),
 }
 ELEMENTWISE: Mapping[str, Elementwise] = {
-    **{name: Elementwise(known, tir) for name, (known, tir) in _FLOAT_FUNCTIONS.items()},
-    **{name: Elementwise(known, tir, TRUTH) for name, (known, tir) in _TRUTHS.items()},
-    **{name: Elementwise(known, tir) for name, (known, tir) in _OTHERS.items()},
-    "sigmoid": Elementwise(_np_sigmoid, _epilogue("sigmoid")),
-    "tanh": Elementwise(np.tanh, _epilogue("tanh")),
+    name: Elementwise(*both) for name, both in {**_FLOAT_FUNCTIONS, **_TRUTHS, **_OTHERS}.items()
 }
 """All of them by name. Their results are as wide as numpy's of the same types."""
 
@@ -295,4 +264,4 @@ def clip(low: float | None, high: float | None) -> Callable[[Any], Any]:
 @functools.cache
 def result_dtype(op: str, dtypes: tuple[str, ...]) -> str:
     """The type of an operator's result."""
-    return TRUTH if ELEMENTWISE[op].dtype == TRUTH else dtypes[-1] if op == "where" else dtypes[0]
+    return "bool" if op in _TRUTHS else dtypes[-1] if op == "where" else dtypes[0]

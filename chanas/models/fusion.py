@@ -36,46 +36,12 @@ class Chain:
 
 def find_chains(graph: Graph) -> dict[int, Chain]:
     """The chains of a graph by the values that they end in; every node is in one chain at most."""
-    readers = graph.readers()
-    taken: set[int] = set()
-    chains: dict[int, Chain] = {}
-    for value, node in numbered(graph):
-        if not is_product(node):
-            continue
-        chain = Chain(value, value, node.reads[0])
-        _extend_forward(graph, chain, readers, taken)
-        if is_plain_pointwise(node):
-            _take_gate(graph, chain, readers, taken)
-            _take_prologue(graph, chain, readers, taken)
-        taken |= {value, *chain.absorbed}
-        chains[chain.end] = chain
-    return chains
+    return _Fusion(graph).chains()
 
 
 def is_product(node: Node) -> bool:
     """True of a convolution or product of matrices with weights that are known."""
     return node.op in PRODUCTS and node.constant(1) is not None and len(node.shape) <= 4 and node.dtype == "float32"
-
-
-def _extend_forward(graph: Graph, chain: Chain, readers: dict[int, list[int]], taken: set[int]) -> None:
-    """Take in an activation and a sum, in either order, as long as nothing else reads what is between."""
-    has_activation = False
-    while len(readers[chain.end]) == 1 and readers[chain.end][0] >= 0:
-        index = readers[chain.end][0]
-        number, node = index + len(graph.inputs), graph.nodes[index]
-        if number in taken:
-            return
-        if keeps_rows(node, graph.shape_of(chain.end)):
-            pass
-        elif node.op == "activation" and not has_activation:
-            chain.activation, has_activation = node.attributes["name"], True
-            chain.residual_first = chain.residual is not None
-        elif node.op == "add" and chain.residual is None and _adds_a_map(graph, node):
-            chain.residual = node.reads[1] if node.reads[0] == chain.end else node.reads[0]
-        else:
-            return
-        chain.absorbed.append(number)
-        chain.end = number
 
 
 def keeps_rows(node: Node, before: tuple[int, ...]) -> bool:
@@ -93,56 +59,6 @@ def _adds_a_map(graph: Graph, node: Node) -> bool:
     return graph.shape_of(first) == graph.shape_of(second) == node.shape
 
 
-def _before(graph: Graph, chain: Chain, op: str, readers: dict[int, list[int]], taken: set[int]) -> Node | None:
-    """The node that gives a chain's source, if it is of this operator and nothing else reads it."""
-    if isinstance(chain.source, Constant) or chain.source in taken or len(readers[chain.source]) != 1:
-        return None
-    found = graph.node_of(chain.source)
-    return found if found is not None and found.op == op else None
-
-
-def _take_gate(graph: Graph, chain: Chain, readers: dict[int, list[int]], taken: set[int]) -> None:
-    """Take in the product with a gate per channel before a 1×1 convolution that alone reads it."""
-    before = _before(graph, chain, "multiply", readers, taken)
-    if before is None:
-        return
-    for x, gate in (before.reads, before.reads[::-1]):
-        if isinstance(x, Constant) or isinstance(gate, Constant):
-            return
-        shape = graph.shape_of(x)
-        if shape == before.shape and len(shape) == 4 and graph.shape_of(gate) == (*shape[:2], 1, 1) != shape:
-            _absorb(chain, x)
-            chain.gate = gate
-            return
-
-
-def _take_prologue(graph: Graph, chain: Chain, readers: dict[int, list[int]], taken: set[int]) -> None:
-    """Take in an activation before a 1×1 convolution that alone reads it, of what may have been scaled and shifted by
-    channel: a normalisation that nothing before it takes."""
-    activation = _before(graph, chain, "activation", readers, taken)
-    if activation is None or chain.gate is not None or len(activation.shape) != 4:
-        return
-    numbers = {"add": 0.0, "multiply": 1.0}
-    found = {op: Constant(np.full(activation.shape[1], number, np.float32)) for op, number in numbers.items()}
-    _absorb(chain, activation.reads[0])
-    for op in numbers:
-        node = _before(graph, chain, op, readers, taken)
-        constant = None if node is None else node.constant(1)
-        by_channel = None if constant is None else per_channel(constant.value, 4)
-        if node is None or by_channel is None or graph.shape_of(node.reads[0]) != activation.shape:
-            continue
-        found[op] = Constant(np.broadcast_to(by_channel, activation.shape[1]))
-        _absorb(chain, node.reads[0])
-    chain.prologue, chain.gate, chain.shift = activation.attributes["name"], found["multiply"], found["add"]
-
-
-def _absorb(chain: Chain, source: Read) -> None:
-    """Take in the node that gives a chain's source; what that node reads is the source then."""
-    assert not isinstance(chain.source, Constant)
-    chain.absorbed.append(chain.source)
-    chain.source = source
-
-
 def is_plain_pointwise(node: Node) -> bool:
     """True of a 1×1 convolution of all channels without stride and padding."""
     weight = node.constant(1)
@@ -150,3 +66,90 @@ def is_plain_pointwise(node: Node) -> bool:
         return False
     a = node.attributes
     return set(a["strides"]) == {1} and not any(a["padding"]) and a["groups"] == 1
+
+
+class _Fusion:
+    """The search for chains; `taken` has the nodes that are in one already."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.readers, self.taken = graph, graph.readers(), set[int]()
+
+    def chains(self) -> dict[int, Chain]:
+        chains: dict[int, Chain] = {}
+        for value, node in numbered(self.graph):
+            if not is_product(node):
+                continue
+            chain = Chain(value, value, node.reads[0])
+            self._extend_forward(chain)
+            if is_plain_pointwise(node):
+                self._take_gate(chain)
+                self._take_prologue(chain)
+            self.taken |= {value, *chain.absorbed}
+            chains[chain.end] = chain
+        return chains
+
+    def _extend_forward(self, chain: Chain) -> None:
+        """Take in an activation and a sum, in either order, as long as nothing else reads what is between."""
+        has_activation = False
+        while len(self.readers[chain.end]) == 1 and self.readers[chain.end][0] >= 0:
+            index = self.readers[chain.end][0]
+            number, node = index + len(self.graph.inputs), self.graph.nodes[index]
+            if number in self.taken:
+                return
+            if keeps_rows(node, self.graph.shape_of(chain.end)):
+                pass
+            elif node.op == "activation" and not has_activation:
+                chain.activation, has_activation = node.attributes["name"], True
+                chain.residual_first = chain.residual is not None
+            elif node.op == "add" and chain.residual is None and _adds_a_map(self.graph, node):
+                chain.residual = node.reads[1] if node.reads[0] == chain.end else node.reads[0]
+            else:
+                return
+            chain.absorbed.append(number)
+            chain.end = number
+
+    def _before(self, chain: Chain, op: str) -> Node | None:
+        """The node that gives a chain's source, if it is of this operator and nothing else reads it."""
+        if isinstance(chain.source, Constant) or chain.source in self.taken or len(self.readers[chain.source]) != 1:
+            return None
+        found = self.graph.node_of(chain.source)
+        return found if found is not None and found.op == op else None
+
+    def _take_gate(self, chain: Chain) -> None:
+        """Take in the product with a gate per channel before a 1×1 convolution that alone reads it."""
+        before = self._before(chain, "multiply")
+        if before is None:
+            return
+        for x, gate in (before.reads, before.reads[::-1]):
+            if isinstance(x, Constant) or isinstance(gate, Constant):
+                return
+            shape = self.graph.shape_of(x)
+            if shape == before.shape and len(shape) == 4 and self.graph.shape_of(gate) == (*shape[:2], 1, 1) != shape:
+                self._absorb(chain, x)
+                chain.gate = gate
+                return
+
+    def _take_prologue(self, chain: Chain) -> None:
+        """Take in an activation before a 1×1 convolution that alone reads it, of what may have been scaled and shifted
+        by channel: a normalisation that nothing before it takes."""
+        activation = self._before(chain, "activation")
+        if activation is None or chain.gate is not None or len(activation.shape) != 4:
+            return
+        numbers = {"add": 0.0, "multiply": 1.0}
+        found = {op: Constant(np.full(activation.shape[1], number, np.float32)) for op, number in numbers.items()}
+        self._absorb(chain, activation.reads[0])
+        for op in numbers:
+            node = self._before(chain, op)
+            constant = None if node is None else node.constant(1)
+            by_channel = None if constant is None else per_channel(constant.value, 4)
+            if node is None or by_channel is None or self.graph.shape_of(node.reads[0]) != activation.shape:
+                continue
+            found[op] = Constant(np.broadcast_to(by_channel, activation.shape[1]))
+            self._absorb(chain, node.reads[0])
+        chain.prologue, chain.gate, chain.shift = activation.attributes["name"], found["multiply"], found["add"]
+
+    def _absorb(self, chain: Chain, source: Read) -> None:
+        """Take in the node that gives a chain's source; what that node reads is the source then."""
+        assert not isinstance(chain.source, Constant)
+        chain.absorbed.append(chain.source)
+        chain.source = source

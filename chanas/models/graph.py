@@ -6,7 +6,7 @@ Values are numbered as in `chanas.operators`: the inputs first, then the output 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,14 +64,26 @@ class Node:
         read = self.reads[position]
         return read if isinstance(read, Constant) else None
 
+    @property
+    def function(self) -> str:
+        """Its operator; of an activation that one's name."""
+        return str(self.attributes["name"]) if self.op == "activation" else self.op
 
-@dataclass(frozen=True, eq=False)
-class Graph:
-    """A network: its inputs, its nodes in an order in which they can run, and the values that it gives back."""
+    @property
+    def factor(self) -> float | None:
+        """The one number that it multiplies what it reads by; None of any other node."""
+        second = self.constant(1)
+        number = None if second is None else second.scalar
+        if number and self.op == "divide":
+            return 1 / number
+        return number if self.op == "multiply" else None
+
+
+class Values:
+    """Numbered values: those of the inputs, then what each node gives."""
 
     inputs: tuple[TensorFacts, ...]
-    nodes: tuple[Node, ...]
-    outputs: tuple[Read, ...]
+    nodes: Sequence[Node]
 
     def node_of(self, read: Read) -> Node | None:
         """The node that gives a value; None for inputs and constants."""
@@ -81,10 +93,23 @@ class Graph:
 
     def shape_of(self, read: Read) -> tuple[int, ...]:
         """The shape of a value or a constant."""
-        if isinstance(read, Constant):
-            return read.shape
-        node = self.node_of(read)
-        return self.inputs[read].shape if node is None else node.shape
+        return read.shape if isinstance(read, Constant) else self._facts(read).shape
+
+    def dtype_of(self, read: Read) -> str:
+        """The type of a value or a constant."""
+        return str(read.value.dtype) if isinstance(read, Constant) else self._facts(read).dtype
+
+    def _facts(self, number: int) -> TensorFacts | Node:
+        return self.node_of(number) or self.inputs[number]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(Values):
+    """A network: its inputs, its nodes in an order in which they can run, and the values that it gives back."""
+
+    inputs: tuple[TensorFacts, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Read, ...]
 
     def readers(self) -> dict[int, list[int]]:
         """Indices of the nodes that read each value, as often as they do; -1 stands for an output of the network."""
@@ -99,30 +124,18 @@ class Graph:
         return found
 
 
-class Rewriter:
+class Rewriter(Values):
     """A graph that is built from another one, node by node: what each old value has become is looked up here."""
 
+    nodes: list[Node]
+
     def __init__(self, inputs: Sequence[TensorFacts]) -> None:
-        self.inputs, self.nodes = tuple(inputs), list[Node]()
+        self.inputs, self.nodes = tuple(inputs), []
         self._became: dict[int, Read] = {v: v for v in range(len(self.inputs))}
 
     def read(self, old: Read) -> Read:
         """The new value of an old one."""
         return old if isinstance(old, Constant) else self._became[old]
-
-    def reads(self, node: Node) -> tuple[Read, ...]:
-        return tuple(self.read(r) for r in node.reads)
-
-    def node_of(self, new: Read) -> Node | None:
-        """The node that gives a new value; None for inputs and constants."""
-        return None if isinstance(new, Constant) or new < len(self.inputs) else self.nodes[new - len(self.inputs)]
-
-    def shape_of(self, new: Read) -> tuple[int, ...]:
-        """The shape of a new value or a constant."""
-        if isinstance(new, Constant):
-            return new.shape
-        node = self.node_of(new)
-        return self.inputs[new].shape if node is None else node.shape
 
     def add(self, node: Node) -> int:
         """Append a node whose reads are new values; returns its value."""
@@ -133,20 +146,26 @@ class Rewriter:
         """Note what an old value has become."""
         self._became[old] = new
 
-    def copy(self, old: int, node: Node) -> None:
-        """Take a node over as it is."""
-        self.let(old, self.add(dataclasses.replace(node, reads=self.reads(node))))
+    def renewed(self, node: Node) -> Node:
+        """An old node as it reads new values."""
+        return dataclasses.replace(node, reads=tuple(self.read(r) for r in node.reads))
 
     def graph(self, outputs: Sequence[Read]) -> Graph:
         """The new graph, whose outputs are old values; nodes that nothing reads are left out."""
         return without_unread(Graph(self.inputs, tuple(self.nodes), tuple(self.read(o) for o in outputs)))
 
 
-def with_constant_second(node: Node) -> Node:
-    """A node; a sum or product with its constant second."""
-    if node.op in ("add", "multiply") and len(node.reads) == 2 and node.constant(0) and not node.constant(1):
-        return dataclasses.replace(node, reads=node.reads[::-1])
-    return node
+Rule = Callable[[Node, Rewriter], Node | Read]
+"""The node in place of another, which reads values of the graph that is built, or a value that is there already."""
+
+
+def rewritten(graph: Graph, rule: Rule, new: Rewriter | None = None) -> Graph:
+    """A graph with what a rule makes of each node; `new` is its beginning, if there is one."""
+    new = Rewriter(graph.inputs) if new is None else new
+    for value, node in numbered(graph):
+        found = rule(new.renewed(node), new)
+        new.let(value, new.add(found) if isinstance(found, Node) else found)
+    return new.graph(graph.outputs)
 
 
 def numbered(graph: Graph) -> Iterator[tuple[int, Node]]:
@@ -155,46 +174,35 @@ def numbered(graph: Graph) -> Iterator[tuple[int, Node]]:
 
 
 def without_unread(graph: Graph) -> Graph:
-    """The graph without nodes that no output depends on, and with each node that repeats an earlier one left out."""
+    """The graph without nodes that no output depends on, and with each node that repeats an earlier one left out; sums
+    and products have their constant second."""
     needed = {o for o in graph.outputs if not isinstance(o, Constant)}
     for value, node in reversed(list(numbered(graph))):
         if value in needed:
             needed |= {r for r in node.reads if not isinstance(r, Constant)}
-    became: dict[int, int] = {v: v for v in range(len(graph.inputs))}
-    nodes: list[Node] = []
+    new = Rewriter(graph.inputs)
     seen: dict[tuple[Any, ...], int] = {}
-
-    def renamed(read: Read) -> Read:
-        return read if isinstance(read, Constant) else became[read]
-
     for value, node in numbered(graph):
         if value not in needed:
             continue
-        reads = tuple(renamed(r) for r in node.reads)
-        key = (
-            node.op,
-            tuple(_identity(r) for r in reads),
-            node.shape,
-            node.dtype,
-            repr(sorted(node.attributes.items())),
-        )
+        node = new.renewed(node)
+        if node.op in ("add", "multiply") and node.constant(0) and not node.constant(1):
+            node = dataclasses.replace(node, reads=node.reads[::-1])
+        reads = tuple(r if isinstance(r, int) else ("constant", id(r.value)) for r in node.reads)
+        key = (node.op, reads, node.shape, node.dtype, repr(sorted(node.attributes.items())))
         if key not in seen:
-            nodes.append(dataclasses.replace(node, reads=reads))
-            seen[key] = len(graph.inputs) + len(nodes) - 1
-        became[value] = seen[key]
-    return Graph(graph.inputs, tuple(nodes), tuple(renamed(o) for o in graph.outputs))
+            seen[key] = new.add(node)
+        new.let(value, seen[key])
+    return Graph(graph.inputs, tuple(new.nodes), tuple(new.read(o) for o in graph.outputs))
 
 
-def _identity(read: Read) -> Any:
-    return read if isinstance(read, int) else ("constant", id(read.value))
-
-
-def per_channel(value: Array, rank: int) -> Array | None:
+def per_channel(value: Array, rank: int, axis: int = 1) -> Array | None:
     """The numbers of a constant by channel, if it has one for each channel of maps [1, C, H, W] (or of rows [1, C]) and
-    is the same elsewhere: float32[C]; None otherwise. One number stands for itself, float32[1]."""
-    if value.size == 1:
-        return np.asarray(value.reshape(1), dtype=np.float32)
+    is the same elsewhere: float32[C]; None otherwise. One number stands for itself, float32[1].
+
+    Args:
+        axis: of the channels; of rows it may be the last.
+    """
     shape = (1,) * (rank - value.ndim) + value.shape
-    if len(shape) != rank or any(extent != 1 for axis, extent in enumerate(shape) if axis != 1):
-        return None
-    return np.asarray(value.reshape(-1), dtype=np.float32)
+    by_channel = len(shape) == rank and all(e == 1 for a, e in enumerate(shape) if a != axis % rank)
+    return np.asarray(value.reshape(-1), dtype=np.float32) if by_channel or value.size == 1 else None

@@ -27,7 +27,7 @@ from chanas.errors import ModelError
 from chanas.files.scratch import scratch_folder
 from chanas.measuring.messages import ErrorKind, Ping, Request
 from chanas.measuring.worker.process import WorkerProcess
-from chanas.measuring.worker.serve import Calls, limit_memory, memory_limit, serve_requests
+from chanas.measuring.worker.serve import Calls, limit_memory, memory_limit, ping, serve_requests
 from chanas.models.folding import simplify
 from chanas.models.graph import PRODUCTS, Graph
 from chanas.models.likely_shapes import describe_likely
@@ -163,16 +163,12 @@ def import_limit() -> int:
     return min(3 * memory_limit(), int(_SHARE_OF_FREE * psutil.virtual_memory().available))
 
 
-def _ready(_request: Ping) -> dict[str, Any]:
-    return {"pid": os.getpid()}
-
-
 def main() -> None:
     """Serve requests until standard input closes."""
     interrupts.die_with_parent()
     limit_memory(import_limit())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    calls: Calls = {Ping: _ready, OpenNetwork: open_network, FindOutside: find_outside}
+    calls: Calls = {Ping: ping, OpenNetwork: open_network, FindOutside: find_outside}
     serve_requests(calls, prepare=lambda: None)
 
 

@@ -1,4 +1,5 @@
-"""The numbers of a node whose reads are all known: what its definition gives, compiled for this machine.
+"""The numbers of a node whose reads are all known: numpy's where it has the operator, and otherwise what its definition
+gives, compiled for this machine.
 
 So weights that a network computes from others, and shapes that it reckons, are the numbers that its program would have.
 """
@@ -6,11 +7,12 @@ So weights that a network computes from others, and shapes that it reckons, are 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.graph import Node
 from chanas.models.sources.model import Array
 
@@ -18,19 +20,54 @@ _LANES = 16
 _KEPT = 64  # compiled nodes: networks repeat a few of them in each of their blocks
 
 
+def _slice(node: Node, x: Array) -> Array:
+    axis, begin = node.attributes["axis"], node.attributes["begin"]
+    return x.take(range(begin, begin + node.shape[axis]), axis)
+
+
+def _strided_slice(node: Node, x: Array) -> Array:
+    parts = zip(node.attributes["begins"], node.attributes["steps"], node.shape, strict=True)
+    return x[np.ix_(*(begin + step * np.arange(num) for begin, step, num in parts))]
+
+
+_NUMPY: Mapping[str, Callable[..., Array]] = {
+    "astype": lambda node, x: x.astype(node.dtype),
+    "broadcast_to": lambda node, x: np.broadcast_to(x, node.shape),
+    "clip": lambda node, x: np.clip(x, node.attributes["low"], node.attributes["high"]).astype(node.dtype),
+    "concat": lambda node, *reads: np.concatenate(reads, node.attributes["axis"]),
+    "matmul": lambda node, a, b: np.matmul(a, b),
+    "permute_dims": lambda node, x: x.transpose(node.attributes["axes"]),
+    "reshape": lambda node, x: x.reshape(node.shape),
+    "slice": _slice,
+    "strided_slice": _strided_slice,
+    "take": lambda node, x, numbers: x.take(numbers, node.attributes["axis"], mode="clip"),
+    "tile": lambda node, x: np.tile(x, [out // e for out, e in zip(node.shape, x.shape, strict=True)]),
+}
+
+
 def computed(node: Node, arrays: Sequence[Array]) -> Array:
     """The output of a node for what it reads."""
+    with np.errstate(all="ignore"):
+        if node.op in ELEMENTWISE:
+            return np.asarray(ELEMENTWISE[node.op].known(*arrays)).astype(node.dtype)
+        if node.op in _NUMPY:
+            return np.ascontiguousarray(_NUMPY[node.op](node, *arrays)).reshape(node.shape)
+    return compiled(node, arrays)
+
+
+def compiled(node: Node, arrays: Sequence[Array]) -> Array:
+    """The same by its definition."""
     import tvm
 
     facts = (node.op, node.shape, node.dtype, tuple(node.attributes.items()))
-    compiled = _compiled(*facts, tuple((a.shape, str(a.dtype)) for a in arrays))
+    function = _function(*facts, tuple((a.shape, str(a.dtype)) for a in arrays))
     found = tvm.runtime.tensor(np.empty(node.shape, node.dtype))
-    compiled(*(tvm.runtime.tensor(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays), found)
+    function(*(tvm.runtime.tensor(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays), found)
     return np.asarray(found.numpy())
 
 
 @functools.lru_cache(_KEPT)
-def _compiled(
+def _function(
     op: str, shape: tuple[int, ...], dtype: str, attributes: tuple[tuple[str, Any], ...], reads: tuple[Any, ...]
 ) -> Any:
     import tvm

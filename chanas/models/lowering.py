@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -176,28 +176,27 @@ class _Lowering:
         return self.became[chain.end]
 
     def _fused(self, chain: Chain) -> dict[str, Any]:
-        facts: dict[str, Any] = {"epilogue": chain.activation, "scaled": chain.gate is not None}
-        facts["prologue"] = chain.prologue
-        facts["residual"] = chain.residual is not None
-        if chain.residual_first:
-            facts["residual_first"] = True
-        return facts
+        return {
+            "epilogue": chain.activation,
+            "scaled": chain.gate is not None,
+            "prologue": chain.prologue,
+            "residual": chain.residual is not None,
+            "residual_first": chain.residual_first,
+        }
 
-    def _takes(self, make: Callable[[], Workload]) -> Workload | None:
-        """An operator, if there are kernels for it."""
-        try:
-            workload = make()
-            schedule_space(workload, self.target)
-        except ScheduleError:
-            return None
-        return workload
-
-    def _choices(self, makers: Sequence[Callable[[], Workload]]) -> list[Workload]:
-        """Those operators that there are kernels for, then others that compute the same and are worth trials."""
-        found = [workload for make in makers if (workload := self._takes(make)) is not None]
-        families = backend_of(self.target).families()
-        others = [functools.partial(dataclasses.replace, w, op=op) for w in found for op in families.others(w)]
-        return found + [w for make in others if (w := self._takes(make)) is not None and _is_worth_trials(w)]
+    def _choices(self, op: str, *sizes: int, **facts: Any) -> list[Workload]:
+        """An operator and others that compute the same by other algorithms, as far as there are kernels and they are
+        worth trials."""
+        found = []
+        for name in (op, *backend_of(self.target).families().others(op, self.target.dtype)):
+            try:
+                workload = Workload(name, *sizes, **facts)  # type: ignore[arg-type]  # a package names its own
+                schedule_space(workload, self.target)
+            except ScheduleError:
+                continue
+            if _is_worth_trials(workload):
+                found.append(workload)
+        return found
 
     def _tuned(
         self, chain: Chain, choices: Sequence[Workload], source: int, weight: Array, bias: Array
@@ -226,42 +225,39 @@ class _Lowering:
             return None
         _, channels, height, width = self.graph.shape_of(chain.source)
         makers = self._convolutions(chain, node, (channels, height, width), weight)
-        if not (choices := self._choices(makers)):
+        choices = [w for op, facts in makers for w in self._choices(op, height, channels, node.shape[1], **facts)]
+        if not choices:
             return None
-        if choices[0].op == "conv":
-            return self._tuned(chain, choices, self.plain(chain.source), weight, bias)
-        return self._tuned(chain, choices, self.blocked(chain.source), weight, bias)
+        source = self.plain(chain.source) if choices[0].op == "conv" else self.blocked(chain.source)
+        return self._tuned(chain, choices, source, weight, bias)
 
     def _convolutions(
         self, chain: Chain, node: Node, shape: tuple[int, int, int], weight: Array
-    ) -> Sequence[Callable[[], Workload]]:
-        """The operators that compute a convolution, the first of them the general one."""
-        channels, height, width = shape
-        a, kernel, out = node.attributes, weight.shape[2:], node.shape[1]
+    ) -> Sequence[tuple[str, dict[str, Any]]]:
+        """The operators that compute a convolution, the first of them the general one, with what they are told."""
+        channels, _, width = shape
+        a, kernel = node.attributes, weight.shape[2:]
         strides, groups = tuple(a["strides"]), int(a.get("groups", 1))
         common = {**self._fused(chain), "input_width": width, "batch": node.shape[0]}
+        common |= {"stride": strides[0], "column_stride": strides[1]}
         window = {
             **common,
             "kernel_size": kernel[0],
             "kernel_width": kernel[1],
-            "stride": strides[0],
-            "column_stride": strides[1],
             "dilation": tuple(a.get("dilation", (1, 1))),
             "padding": tuple(a["padding"] if node.op == "conv2d" else a["crop"]),
         }
-        make = functools.partial(functools.partial, Workload)
         if node.op == "upconv":
-            return [make("upconv", height, channels, out, **window)]
+            return [("upconv", window)]
         if groups > 1:
             if groups == channels:
-                return [make("depthwise", height, channels, out, **window)]
-            return [make(op, height, channels, out, **window, groups=groups) for op in ("groupconv", "blockconv")]
+                return [("depthwise", window)]
+            return [(op, {**window, "groups": groups}) for op in ("groupconv", "blockconv")]
         if channels <= _MAX_IMAGE_CHANNELS and not self._is_blocked(chain.source):
-            return [make("conv", height, channels, out, **window)]
+            return [("conv", window)]
         if kernel == (1, 1) and not any(a["padding"]):
-            stride = {"stride": strides[0], "column_stride": strides[1]}
-            return [make("pointwise", height, channels, out, **common, **stride)]
-        return [make("blockconv", height, channels, out, **window)]
+            return [("pointwise", common)]
+        return [("blockconv", window)]
 
     def _dense(self, chain: Chain, node: Node) -> TunedOperation | None:
         """A product with a matrix: a 1×1 convolution whose pixels are the rows."""
@@ -271,8 +267,7 @@ class _Lowering:
         channels, out = weight.shape
         rows = tiled_rows(math.prod(node.shape[:-1]))
         extra: dict[str, Any] = {"input_width": 1} if rows > 1 else {}
-        make = functools.partial(Workload, "pointwise", rows, channels, out, **self._fused(chain), **extra)
-        if not (choices := self._choices([make])):
+        if not (choices := self._choices("pointwise", rows, channels, out, **self._fused(chain), **extra)):
             return None
         source, weight = self._dense_source(chain.source, rows, np.ascontiguousarray(weight.T))
         return self._tuned(chain, choices, source, weight.reshape(*weight.shape, 1, 1), bias)
@@ -301,7 +296,7 @@ class _Lowering:
             return self.made.add(found)
         reads = tuple(r.value if isinstance(r, Constant) else self.plain(r) for r in node.reads)
         value = Value(node.shape, node.dtype)
-        return self.made.add(OtherOperation(_name(node), reads, value, functools.partial(others.plain, node=node)))
+        return self.made.add(OtherOperation(node.function, reads, value, functools.partial(others.plain, node=node)))
 
     def _attention(self, node: Node) -> OtherOperation | None:
         """An attention of rows in channel blocks."""
@@ -320,8 +315,7 @@ class _Lowering:
         if not is_mean or not self._is_blocked(node.reads[0]):
             return None
         images, channels, height, width = self.graph.shape_of(node.reads[0])
-        make = functools.partial(Workload, "pool", height, channels, channels, input_width=width, batch=images)
-        if not (choices := self._choices([make])):
+        if not (choices := self._choices("pool", height, channels, channels, input_width=width, batch=images)):
             return None
         read = node.reads[0]
         assert not isinstance(read, Constant)
@@ -364,7 +358,7 @@ class _Lowering:
         one_pixel = tuple(e if i == axis or (i == 0 and value.images > 1) else 1 for i, e in enumerate(node.shape))
         for read in node.reads:
             if isinstance(read, Constant):
-                numbers = _by_axis(read.value, len(node.shape), axis)
+                numbers = per_channel(read.value, len(node.shape), axis)
                 if numbers is None:
                     return None
                 reads.append(packed_constant(numbers, self.lanes, value.images))
@@ -372,7 +366,7 @@ class _Lowering:
             if self.graph.shape_of(read) not in (node.shape, one_pixel) or self.form(read).dtype not in _BLOCKED_TYPES:
                 return None
             reads.append(self.blocked(read))
-        return OtherOperation(_name(node), tuple(reads), value, functools.partial(others.plain, node=node))
+        return OtherOperation(node.function, tuple(reads), value, functools.partial(others.plain, node=node))
 
     def _window(self, node: Node, value: Value) -> OtherOperation | None:
         if node.op not in ("max_pool2d", "avg_pool2d") or set(node.attributes["dilation"]) != {1}:
@@ -421,16 +415,3 @@ def _weights(node: Node) -> tuple[Array, Array]:
     num = node.shape[-1] if node.op == "matmul" else node.shape[1]
     zeros = np.zeros(num, np.float32)
     return weight.value, zeros if bias is None else np.broadcast_to(bias.value.reshape(-1), (num,)).astype(np.float32)
-
-
-def _by_axis(value: Array, rank: int, axis: int) -> Array | None:
-    """A constant by channel, float32[C] or [1]; None if it differs elsewhere."""
-    if axis == 1:
-        return per_channel(value, rank)
-    if value.size == 1 or value.shape[-1] == value.size:
-        return np.asarray(value.reshape(-1), dtype=np.float32)
-    return None
-
-
-def _name(node: Node) -> str:
-    return str(node.attributes["name"]) if node.op == "activation" else node.op

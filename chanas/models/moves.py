@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from chanas.models.graph import Constant, Graph, Node, Rewriter, numbered
+from chanas.models.graph import Constant, Node, Read, Rewriter, Values
+from chanas.models.known import computed
 from chanas.models.sources.model import Array
 
-
-def _taken(places: Array, node: Node) -> Array:
-    number = node.constant(1)
-    assert number is not None
-    return places.take(number.value, axis=node.attributes.get("axis"), mode="clip")
-
-
-def _sliced(places: Array, node: Node) -> Array:
-    axis, begin = node.attributes["axis"], node.attributes["begin"]
-    return places.take(range(begin, begin + node.shape[axis]), axis=axis)
-
-
-_MOVED: dict[str, Callable[[Array, Node], Array]] = {
-    "reshape": lambda places, node: places.reshape(node.shape),
-    "permute_dims": lambda places, node: np.transpose(places, node.attributes.get("axes")),
-    "slice": _sliced,
-    "take": _taken,
-}
+_MOVES = ("reshape", "permute_dims", "slice", "take")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +28,15 @@ class Moved:
     factor: float
 
 
-def moved_from(graph: Graph | Rewriter, read: int, scaled: bool = False) -> Moved:
+def moved_from(graph: Values, read: int, scaled: bool = False) -> Moved:
     """Find where the numbers of a value come from: the nearest value that does more than move them; with `scaled` the
     nearest one that does more than move and scale them."""
     chain: list[Node] = []
     factor = 1.0
     while (node := graph.node_of(read)) is not None and isinstance(node.reads[0] if node.reads else None, int):
-        second = node.constant(1)
-        number = None if second is None or node.op not in ("multiply", "divide") else second.scalar
-        if scaled and number is not None and graph.shape_of(node.reads[0]) == node.shape:
-            factor *= number if node.op == "multiply" else 1 / number
-        elif node.op in _MOVED and (node.op != "take" or second is not None):
+        if scaled and node.factor is not None and graph.shape_of(node.reads[0]) == node.shape:
+            factor *= node.factor
+        elif node.op in _MOVES and all(isinstance(r, Constant) for r in node.reads[1:]):
             chain.append(node)
         else:
             break
@@ -65,25 +45,18 @@ def moved_from(graph: Graph | Rewriter, read: int, scaled: bool = False) -> Move
     shape = graph.shape_of(read)
     places = np.arange(math.prod(shape)).reshape(shape)
     for node in reversed(chain):
-        places = _MOVED[node.op](places, node)
+        places = computed(node, [places, *(r.value for r in node.reads if isinstance(r, Constant))])
     return Moved(read, places, factor)
 
 
-def drop_moves(graph: Graph) -> Graph:
-    """Transpositions that leave all numbers where they are in memory, or that others undo, as reshapes."""
-    new = Rewriter(graph.inputs)
-    for value, node in numbered(graph):
-        read = new.read(node.reads[0]) if node.reads else None
-        if node.op not in ("permute_dims", "reshape") or isinstance(read, Constant) or read is None:
-            new.copy(value, node)
-            continue
-        number = new.add(dataclasses.replace(node, reads=(read, *node.reads[1:])))
-        before = new.node_of(read)
-        if node.op == "permute_dims" or (before is not None and before.op == "permute_dims"):
-            moved = moved_from(new, number)
-            places = moved.places.ravel()
-            if places.size == math.prod(new.shape_of(moved.source)) and (np.diff(places) == 1).all():
-                new.let(value, new.add(Node("reshape", (moved.source,), node.shape, node.dtype, name=node.name)))
-                continue
-        new.let(value, number)
-    return new.graph(graph.outputs)
+def drop_move(node: Node, new: Rewriter) -> Node | Read:
+    """A transposition that leaves all numbers where they are in memory, or that others undo, as a reshape."""
+    if node.op not in ("permute_dims", "reshape") or isinstance(node.reads[0], Constant):
+        return node
+    before, number = new.node_of(node.reads[0]), new.add(node)
+    if node.op == "permute_dims" or (before is not None and before.op == "permute_dims"):
+        moved = moved_from(new, number)
+        places = moved.places.ravel()
+        if places.size == math.prod(new.shape_of(moved.source)) and (np.diff(places) == 1).all():
+            return Node("reshape", (moved.source,), node.shape, node.dtype, name=node.name)
+    return number

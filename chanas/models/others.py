@@ -20,8 +20,6 @@ from chanas.models.graph import Node
 from chanas.models.loops import IN_ORDER
 from chanas.operators.layout import num_blocks
 
-_MAX_TEXT = 160
-
 
 def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
     """A plain value in channel blocks."""
@@ -136,7 +134,7 @@ def plain(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
     if node.op == "reshape":
         return reshape(builder, reads[:1], lanes, shape=node.shape)
     facts = {"op_pattern": OPAQUE, "tirx.is_scheduled": True} if node.op in IN_ORDER else None
-    hint = str(node.attributes["name"] if node.op == "activation" else node.op).replace(".", "_")
+    hint = node.function.replace(".", "_")
     compute = functools.partial(define, node, lanes)
     try:
         return builder.emit_te(compute, *reads, primfunc_name_hint=hint, primfunc_attrs=facts)
@@ -144,7 +142,7 @@ def plain(builder: Any, reads: Sequence[Any], lanes: int, *, node: Node) -> Any:
         shapes = ", ".join(str(list(map(int, read.ty.shape))) for read in reads)
         raise ModelError(
             f"node {node.name or '(of the rewritten graph)'} of operator {node.op}, which reads {shapes} and gives "
-            f"{list(node.shape)}, is nothing that TVM takes ({describe(error, _MAX_TEXT)}); export it without"
+            f"{list(node.shape)}, is nothing that TVM takes ({describe(error)}); export it without"
         ) from error
 
 

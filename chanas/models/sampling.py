@@ -26,6 +26,23 @@ def interpolate(node: Node, lanes: int, x: Any, places: Any, weights: Any) -> An
     return te.compute(node.shape, element, name="interpolated")
 
 
+def _limited(place: Any, extent: int) -> Any:
+    """A place along an axis; those beyond the ends stand for the ends."""
+    return tirx.max(tirx.min(place, float(extent - 1)), 0.0)
+
+
+def _nearest(x: Any, lead: Sequence[Any], at: Sequence[Any]) -> Any:
+    """The number at whole places along the last axes."""
+    places = [_limited(p, int(e)).astype("int32") for p, e in zip(at, x.shape[2:], strict=True)]
+    return x[(*lead, *places)]
+
+
+def _or_zero(x: Any, lead: Sequence[Any], at: Sequence[Any]) -> Any:
+    """The same; zeros beyond the ends."""
+    inside = tirx.all(*(tirx.all(p >= 0.0, p <= float(int(e) - 1)) for p, e in zip(at, x.shape[2:], strict=True)))
+    return tirx.Select(inside, _nearest(x, lead, at), tirx.const(0.0, "float32"))
+
+
 def _linear(lead: Sequence[Any], at: Sequence[Any], tap: Callable[..., Any]) -> Any:
     """The linear interpolation at a place of fractions, of the numbers that `tap` gives for whole places."""
     return functools.reduce(lambda a, b: a + b, _corners(lead, at, tap))
@@ -74,27 +91,21 @@ def grid_sample(node: Node, lanes: int, x: Any, grid: Any) -> Any:
         even = times - tirx.floor(times * 0.5) * 2.0
         return tirx.Select(even == 0.0, rest + low, high - rest)
 
-    def limited(p: Any, extent: int) -> Any:
-        return tirx.max(tirx.min(p, float(extent - 1)), 0.0)
-
     def tap(lead: Sequence[Any], at: Sequence[Any]) -> Any:
+        if a["padding_mode"] == "zeros":
+            return _or_zero(x, lead, at)
         if a["padding_mode"] == "reflection":
             at = [reflected(p, e) for p, e in zip(at, extents, strict=True)]
-        safe = [limited(p, e).astype("int32") for p, e in zip(at, extents, strict=True)]
-        value = x[(*lead, *safe)]
-        if a["padding_mode"] != "zeros":
-            return value
-        inside = tirx.all(*(tirx.all(p >= 0.0, p <= float(e - 1)) for p, e in zip(at, extents, strict=True)))
-        return tirx.Select(inside, value, tirx.const(0.0, "float32"))
+        return _nearest(x, lead, at)
 
     def element(n: Any, c: Any, *i: Any) -> Any:
         at = [to_pixels(grid[(n, *i, num - 1 - axis)], e) for axis, e in enumerate(extents)]
         if a["mode"] == "cubic":
             return _cubic((n, c), at, tap)
         if a["padding_mode"] == "border":
-            at = [limited(p, e) for p, e in zip(at, extents, strict=True)]
+            at = [_limited(p, e) for p, e in zip(at, extents, strict=True)]
         elif a["padding_mode"] == "reflection":
-            at = [limited(reflected(p, e), e) for p, e in zip(at, extents, strict=True)]
+            at = [_limited(reflected(p, e), e) for p, e in zip(at, extents, strict=True)]
         if a["mode"] == "nearest":
             return tap((n, c), [tirx.nearbyint(p) for p in at])
         return _linear((n, c), at, tap)
@@ -119,12 +130,7 @@ def roi_align(node: Node, lanes: int, x: Any, rois: Any, batches: Any) -> Any:
     rows, columns = node.shape[2:]
     samples = a["samples"]
     shift = 0.5 if a["half_pixel"] else 0.0
-    extents = (height, width)
-
-    def tap(lead: Sequence[Any], at: Sequence[Any]) -> Any:
-        safe = [tirx.max(tirx.min(p, float(e - 1)), 0.0).astype("int32") for p, e in zip(at, extents, strict=True)]
-        return x[(*lead, *safe)]
-
+    tap = functools.partial(_nearest, x)
     ky, kx = (te.reduce_axis((0, samples), name=name) for name in ("ky", "kx"))
 
     def sample(r: Any, c: Any, h: Any, w: Any) -> Any:
@@ -135,7 +141,7 @@ def roi_align(node: Node, lanes: int, x: Any, rois: Any, batches: Any) -> Any:
             step = size / float(number)
             at = start + step * (out.astype("float32") + (tap_at.astype("float32") + 0.5) / float(samples))
             is_in = tirx.all(at >= -1.0, at <= float(extent))
-            return tirx.max(tirx.min(at, float(extent - 1)), 0.0), is_in
+            return _limited(at, extent), is_in
 
         y, y_in = along(1, h, rows, ky, height)
         z, z_in = along(0, w, columns, kx, width)
@@ -158,14 +164,8 @@ def deformed(node: Node, lanes: int, x: Any, offsets: Any, mask: Any = None) -> 
     where `offsets`, [N, groups · taps · 2, oh, ow], move it to, and counts as much as `mask`,
     [N, groups · taps, oh, ow], says. Outside the maps there are zeros."""
     a = node.attributes
-    extents = [int(e) for e in x.shape[2:]]
     (kh, kw), groups = a["kernel"], a["offset_groups"]
     taps, each = kh * kw, int(x.shape[1]) // groups
-
-    def tap(lead: Sequence[Any], at: Sequence[Any]) -> Any:
-        safe = [tirx.max(tirx.min(p, float(e - 1)), 0.0).astype("int32") for p, e in zip(at, extents, strict=True)]
-        inside = tirx.all(*(tirx.all(p >= 0.0, p <= float(e - 1)) for p, e in zip(at, extents, strict=True)))
-        return tirx.Select(inside, x[(*lead, *safe)], tirx.const(0.0, "float32"))
 
     def element(n: Any, row: Any, *i: Any) -> Any:
         c, t = row // taps, row % taps
@@ -176,7 +176,7 @@ def deformed(node: Node, lanes: int, x: Any, offsets: Any, mask: Any = None) -> 
                 zip(i, a["strides"], (t // kw, t % kw), a["dilation"], a["padding"][:2], strict=True)
             )
         ]
-        value = _linear((n, c), at, tap)
+        value = _linear((n, c), at, functools.partial(_or_zero, x))
         return value if mask is None else value * mask[(n, place, *i)]
 
     return te.compute(node.shape, element, name="deformed")

@@ -11,23 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import NUM_CLASSES, SHAPE
+from networks import NUM_CLASSES, SHAPE, change_document
 
 from chanas.bundle.tuned import DOCUMENT, MODULE, RANDOM_WEIGHTS, SOURCE, WEIGHTS, TunedNetwork
 from chanas.errors import ChanasError, CheckpointError, ConfigError, TargetError
 from chanas.models.sources.opening import open_model
-
-
-def change_document(folder: Path, **changes: object) -> None:
-    path = folder / DOCUMENT
-    document = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**document, **changes}), encoding="utf-8")
-
-
-@pytest.fixture
-def copied(tuned_folder: Path, tmp_path: Path) -> Path:
-    """A folder that a test may spoil."""
-    return Path(shutil.copytree(tuned_folder, tmp_path / "net"))
 
 
 def one_line(error: pytest.ExceptionInfo[ChanasError]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fast_cases import fast
-from networks import NUM_CLASSES, save_untuned
+from networks import NUM_CLASSES, change_document, save_untuned, untuned_program
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -61,8 +61,7 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     given = (torch.zeros(1, NUM_TOKENS, dtype=torch.int64), torch.ones(1, NUM_TOKENS, WIDTH))
     place = tmp_path_factory.mktemp("attention")
-    torch.export.save(torch.export.export(Attention().eval(), given), place / "net.pt2")
-    return save_untuned(place / "net.pt2", place / "net")
+    return untuned_program(Attention(), given, place)
 
 
 def tokens(seed: int) -> list[Array]:
@@ -82,17 +81,6 @@ def second(attention: Path, tmp_path_factory: pytest.TempPathFactory) -> Exporte
     if not HAS_COMPILER:
         pytest.skip("no C compiler (cc, ar) is installed")
     return export_tuned(attention, tmp_path_factory.mktemp("second") / "second")
-
-
-@pytest.fixture
-def copied(tuned_folder: Path, tmp_path: Path) -> Path:
-    """A folder that a test may spoil."""
-    return Path(shutil.copytree(tuned_folder, tmp_path / "net"))
-
-
-def edit(folder: Path, **changes: object) -> None:
-    document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
-    (folder / DOCUMENT).write_text(json.dumps({**document, **changes}), encoding="utf-8")
 
 
 def answers(done: Exported, network: TunedNetwork, inputs: Sequence[Array], folder: Path) -> list[Array]:
@@ -160,8 +148,7 @@ def depths(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip("no C compiler (cc, ar) is installed")
     torch.manual_seed(0)
     place = tmp_path_factory.mktemp("depths")
-    torch.export.save(torch.export.export(Depths().eval(), (torch.rand(request.param, 1, 8, 8),)), place / "net.pt2")
-    folder = save_untuned(place / "net.pt2", place / "net")
+    folder = untuned_program(Depths(), [torch.rand(request.param, 1, 8, 8)], place)
     return folder, export_tuned(folder, place / "exported" / "depths")
 
 
@@ -286,7 +273,7 @@ def test_networks_whose_names_run_into_each_other(tuned_folder: Path, tmp_path: 
     libraries = []
     for name, tensor in (("x", "a_b"), ("x_a", "b")):
         folder = Path(shutil.copytree(tuned_folder, tmp_path / name))
-        edit(folder, inputs=[entry | {"name": tensor}])
+        change_document(folder, inputs=[entry | {"name": tensor}])
         libraries.append(export_tuned(folder, tmp_path / f"{name}-c", name=name))
     main = "int main(void) { return x_run(0, 0) - X_NULL_POINTER + x_a_run(0, 0) - X_A_NULL_POINTER; }"
     sizes = '_Static_assert(X_a_b_SIZE == 768 && X_A_B_SIZE == 768, "sizes");'
@@ -377,9 +364,7 @@ class Shuffled(nn.Module):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads take two cores")
 def test_a_network_for_two_threads_runs_on_one(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    given = (torch.zeros(1, 3, 64, 64),)
-    torch.export.save(torch.export.export(Shuffled().eval(), given), tmp_path / "net.pt2")
-    folder = save_untuned(tmp_path / "net.pt2", tmp_path / "net", num_threads=2, choice=1)
+    folder = untuned_program(Shuffled(), [torch.zeros(1, 3, 64, 64)], tmp_path, num_threads=2, choice=1)
     done = export_tuned(folder, tmp_path / "exported" / "two")
     assert isinstance(done.check, Check)
     assert "on 2 threads (the C function uses one)" in (done.folder / "two.h").read_text()
@@ -419,8 +404,7 @@ class Joined(nn.Module):
 @needs_compiler
 def test_kernels_that_write_parts_of_a_map(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    torch.export.save(torch.export.export(Joined().eval(), (torch.zeros(1, 3, 9, 8),)), tmp_path / "net.pt2")
-    done = export_tuned(save_untuned(tmp_path / "net.pt2", tmp_path / "net"), tmp_path / "exported" / "out")
+    done = export_tuned(untuned_program(Joined(), [torch.zeros(1, 3, 9, 8)], tmp_path), tmp_path / "exported" / "out")
     network, opened = TunedNetwork.open(tmp_path / "net"), open_model(tmp_path / "net.pt2")
     inputs = opened.random_inputs(1)
     check_same(answers(done, network, inputs, tmp_path), opened.answer(inputs))
@@ -434,7 +418,7 @@ def test_tensors_may_be_called_anything(tuned_folder: Path, tmp_path: Path) -> N
     folder = Path(shutil.copytree(tuned_folder, tmp_path / "net"))
     (image,), (scores,) = (TunedNetwork.open(folder).document[kind] for kind in ("inputs", "outputs"))
     for i in range(0, len(WORDS), 2):
-        edit(folder, inputs=[image | {"name": WORDS[i]}], outputs=[scores | {"name": WORDS[i + 1]}])
+        change_document(folder, inputs=[image | {"name": WORDS[i]}], outputs=[scores | {"name": WORDS[i + 1]}])
         done = export_tuned(folder, tmp_path / "out", name="words")
         (tmp_path / "main.c").write_text('#include <errno.h>\n#include <math.h>\n#include "words.h"\n')
         shutil.copyfile(tmp_path / "main.c", tmp_path / "main.cpp")
@@ -454,8 +438,7 @@ class Reshaped(nn.Module):
 
 @needs_compiler
 def test_a_network_without_a_computation(tmp_path: Path) -> None:
-    torch.export.save(torch.export.export(Reshaped(), (torch.zeros(1, 2, 3),)), tmp_path / "net.pt2")
-    folder = save_untuned(tmp_path / "net.pt2", tmp_path / "net")
+    folder = untuned_program(Reshaped(), [torch.zeros(1, 2, 3)], tmp_path)
     done = export_tuned(folder, tmp_path / "exported" / "reshaped")
     x = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
     check_same(answers(done, TunedNetwork.open(folder), [x], tmp_path), [x.reshape(1, 6), x])
@@ -520,7 +503,7 @@ def test_another_processor_gets_schedules_of_the_first(attention: Path, narrow: 
 @needs_compiler
 def test_a_network_of_another_machine_is_compiled_and_not_run(copied: Path, narrow: Path, tmp_path: Path) -> None:
     target = json.loads((copied / DOCUMENT).read_text())["target"]
-    edit(copied, target={**target, "fingerprint": "0123456789ab", "device": "6502"})
+    change_document(copied, target={**target, "fingerprint": "0123456789ab", "device": "6502"})
     done = export_tuned(copied, tmp_path / "out", target=str(narrow))
     assert str(done.check).startswith("there is nothing to compare with: ")
     assert "compiled for 6502" in str(done.check)
@@ -542,20 +525,20 @@ def without_source(folder: Path) -> None:
     hashes = json.loads((folder / DOCUMENT).read_text())["hashes"]
     (folder / SOURCE).unlink()
     del hashes[SOURCE]
-    edit(folder, hashes=hashes)
+    change_document(folder, hashes=hashes)
 
 
 def of_another_machine(folder: Path) -> None:
     target: HardwareTarget = TunedNetwork.open(folder).target
-    edit(folder, target=target.to_json() | {"fingerprint": "0123456789ab", "device": "6502"})
+    change_document(folder, target=target.to_json() | {"fingerprint": "0123456789ab", "device": "6502"})
 
 
 def of_bfloat16(folder: Path) -> None:
-    edit(folder, outputs=[{"name": "y", "shape": [1, NUM_CLASSES], "dtype": "bfloat16"}])
+    change_document(folder, outputs=[{"name": "y", "shape": [1, NUM_CLASSES], "dtype": "bfloat16"}])
 
 
 def of_other_outputs(folder: Path) -> None:
-    edit(folder, outputs=[{"name": "y", "shape": [1, NUM_CLASSES + 1], "dtype": "float32"}])
+    change_document(folder, outputs=[{"name": "y", "shape": [1, NUM_CLASSES + 1], "dtype": "float32"}])
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str | None, type[ChanasError], str]] = {

@@ -13,30 +13,36 @@ from onnx import helper, numpy_helper
 from chanas.models.folding import simplify
 from chanas.models.graph import Graph
 from chanas.models.reading.reader import read_graph
-from chanas.models.sources.model import OpenedModel
+from chanas.models.sources.model import Array, OpenedModel
 from chanas.models.sources.opening import open_model
 
-Tensor = tuple[str, str, Sequence[int]]
+Tensor = tuple[str, str, Sequence[int | str] | None]
 """Name, dtype and shape."""
 
 
-def model(
-    nodes: Sequence[Any],
+def onnx_model(
+    nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    weights: Mapping[str, np.ndarray],  # type: ignore[type-arg]
+    outputs: Sequence[Tensor | str],
+    weights: Mapping[str, Array | np.generic | float] | None = None,
+    *,
+    opset: int = 17,
+    functions: Sequence[onnx.FunctionProto] = (),
+    **facts: Any,
 ) -> Any:
-    """An ONNX model of opset 17."""
+    """An ONNX model, of operators of the domain `own`, too; outputs by name alone have any shape."""
 
-    def facts(tensors: Sequence[Tensor]) -> list[Any]:
+    def described(tensors: Sequence[Tensor]) -> list[onnx.ValueInfoProto]:
         return [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
             for name, dtype, shape in tensors
         ]
 
-    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
-    graph = helper.make_graph(list(nodes), "net", facts(inputs), facts(outputs), stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    given = [(o, "float32", None) if isinstance(o, str) else o for o in outputs]
+    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()]
+    graph = helper.make_graph(list(nodes), "net", described(inputs), described(given), stored, **facts)
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=imports, functions=list(functions), ir_version=8)
 
 
 def opened_and_read(proto: Any, folder: Path) -> tuple[OpenedModel, Graph]:

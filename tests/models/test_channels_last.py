@@ -9,36 +9,29 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chanas.models.folding import simplify
 from chanas.models.graph import Graph
-from chanas.models.reading.reader import read_graph
-from chanas.models.sources.torch_models import opened_program
 
 from .evaluated import describe, evaluate
+from .torch_networks import Of, graphs, opened
 
 SHAPE = (1, 9, 7, 6)
 
 
-class ChannelsLast(nn.Module):
+class ChannelsLast(Of):
     """A function of a map in NHWC, and layers that it may call by number; `maps` calls those of maps in NCHW."""
 
     def __init__(self, function: Callable[[ChannelsLast, Tensor], Tensor], *layers: nn.Module) -> None:
-        super().__init__()
-        self.function, self.layers = function, nn.ModuleList(layers)
+        super().__init__(function, layers=nn.ModuleList(layers))
 
     def maps(self, number: int, x: Tensor) -> Tensor:
         found: Tensor = self.layers[number](x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return found
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
-
 
 def simplified(network: nn.Module, shape: tuple[int, ...] = SHAPE) -> Graph:
     """The graph of a network as it is tuned, which computes what the network does."""
-    torch.manual_seed(0)
-    model = opened_program("net", torch.export.export(network.eval(), (torch.zeros(shape),)), {})
-    simple, x = simplify(read_graph(model.proto, model.inputs)), model.random_inputs(1)
+    model = opened(network, shape)
+    (_, simple), x = graphs(model), model.random_inputs(1)
     for found, wanted in zip(evaluate(simple, x), model.answer(x), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
     return simple
@@ -112,13 +105,10 @@ def test_what_is_computed_number_by_number_has_no_transposition_around_it() -> N
 
 
 def test_a_mean_over_pixels_is_one_in_either_order_of_axes() -> None:
-    class Mean(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.permute(0, 2, 3, 1).mean((1, 2))
-
-    graph = simplified(nn.Sequential(nn.Conv2d(6, 4, 3), Mean()), (1, 6, 9, 7))
-    (mean,) = (n for n in graph.nodes if n.op == "mean")
-    assert mean.attributes["axis"] == (2, 3)
+    mean = Of(lambda _, x: x.permute(0, 2, 3, 1).mean((1, 2)))
+    graph = simplified(nn.Sequential(nn.Conv2d(6, 4, 3), mean), (1, 6, 9, 7))
+    (found,) = (n for n in graph.nodes if n.op == "mean")
+    assert found.attributes["axis"] == (2, 3)
     assert not any(n.op == "permute_dims" for n in graph.nodes)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from chanas.models.elementwise import ELEMENTWISE, result_dtype
 from chanas.models.graph import Node
-from chanas.models.known import computed
+from chanas.models.known import compiled
 
 NUMBERS = [-np.inf, -7.5, -1.0, -0.3, -0.0, 0.0, 0.25, 0.7, 1.0, 2.5, 3.5, 60.0, np.inf, np.nan]
 WHOLE = [-70, -7, -3, -1, 0, 1, 2, 5, 31, 64]
@@ -40,7 +40,7 @@ def test_both_definitions_of_an_operator_give_the_same(op: str) -> None:
     dtype = result_dtype(op, tuple(str(a.dtype) for a in arrays))
     with np.errstate(all="ignore"):
         expected = ELEMENTWISE[op].known(*arrays).astype(dtype)
-    found = computed(Node(op, (0,) * len(arrays), expected.shape, dtype), arrays)
+    found = compiled(Node(op, (0,) * len(arrays), expected.shape, dtype), arrays)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_both_definitions_of_an_operator_give_the_same(op: str) -> None:
 def test_whole_numbers_are_computed_alike(op: str) -> None:
     arrays = [a.ravel() for a in np.meshgrid([-7, -3, 0, 4, 7], [1, 2, 3], indexing="ij")]
     expected = ELEMENTWISE[op].known(*arrays)
-    np.testing.assert_array_equal(computed(Node(op, (0, 0), expected.shape, "int64"), arrays), expected)
+    np.testing.assert_array_equal(compiled(Node(op, (0, 0), expected.shape, "int64"), arrays), expected)
 
 
 @pytest.mark.parametrize(("op", "expected"), [("mod", [-1.0, 1.0]), ("floor_mod", [2.0, -2.0])])
@@ -67,5 +67,5 @@ def test_whole_numbers_are_divided_towards_zero() -> None:
 def test_shifts_by_more_bits_than_there_are_leave_none(op: str, dtype: str) -> None:
     arrays = [a.ravel().astype(dtype) for a in np.meshgrid([0, 1, 100, 127], [0, 1, 7, 8, 31, 64, 100], indexing="ij")]
     expected = ELEMENTWISE[op].known(*arrays).astype(dtype)
-    np.testing.assert_array_equal(computed(Node(op, (0, 0), expected.shape, dtype), arrays), expected)
+    np.testing.assert_array_equal(compiled(Node(op, (0, 0), expected.shape, dtype), arrays), expected)
     assert not expected[arrays[1] >= 64].any()

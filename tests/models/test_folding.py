@@ -9,40 +9,30 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from chanas.models.folding import simplify
 from chanas.models.graph import Constant, Graph, Node, without_unread
-from chanas.models.reading.reader import read_graph
 from chanas.models.sources.model import TensorFacts
-from chanas.models.sources.torch_models import opened_program
 
 from .evaluated import describe, evaluate
+from .torch_networks import Of, graphs, opened
 
 SHAPE = (1, 6, 9, 7)
 
 
 def both(network: nn.Module) -> tuple[Graph, Graph, float]:
     """A network's graph as it is read and simplified, and the largest difference of the two from PyTorch."""
-    torch.manual_seed(0)
-    model = opened_program("net", torch.export.export(network.eval(), (torch.zeros(SHAPE),)), {})
-    read = read_graph(model.proto, model.inputs)
-    simple = simplify(read)
+    model = opened(network, SHAPE)
+    read, simple = graphs(model)
     x = model.random_inputs(1)
     wanted = model.answer(x)
     errors = [np.abs(a - b).max() for g in (read, simple) for a, b in zip(evaluate(g, x), wanted, strict=True)]
     return read, simple, float(max(errors))
 
 
-class Spelled(nn.Module):
-    """An activation as a function."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
+def of(function: Callable[..., Tensor], *layers: nn.Module) -> Of:
+    """A function of layers and an input."""
+    return Of(lambda n, x: function(*n.layers, x), layers=nn.ModuleList(layers))
 
 
 def names(graph: Graph) -> Counter[str]:
@@ -61,16 +51,16 @@ def names(graph: Graph) -> Counter[str]:
         (nn.Tanh, "tanh"),
         (lambda: nn.LeakyReLU(0.1), "leaky0.1"),
         (nn.GELU, "gelu"),
-        (lambda: Spelled(lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))), "gelu"),
-        (lambda: Spelled(lambda x: 0.5 * (x * (torch.erf(x * math.sqrt(0.5)) + 1.0))), "gelu"),
-        (lambda: Spelled(lambda x: x.clamp(min=0.0).clamp(max=6.0)), "relu6"),
-        (lambda: Spelled(lambda x: torch.relu(x).clamp(max=6.0)), "relu6"),
-        (lambda: Spelled(lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0), "hsigmoid"),
-        (lambda: Spelled(lambda x: (3.0 + x).clamp(0.0, 6.0) * (1 / 6)), "hsigmoid"),
-        (lambda: Spelled(lambda x: (x / 6.0 + 0.5).clamp(0.0, 1.0)), "hsigmoid"),
-        (lambda: Spelled(lambda x: x * (x + 3.0).clamp(0.0, 6.0) / 6.0), "hswish"),
-        (lambda: Spelled(lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0 * x), "hswish"),
-        (lambda: Spelled(lambda x: torch.sigmoid(x) * x), "swish"),
+        (lambda: of(lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))), "gelu"),
+        (lambda: of(lambda x: 0.5 * (x * (torch.erf(x * math.sqrt(0.5)) + 1.0))), "gelu"),
+        (lambda: of(lambda x: x.clamp(min=0.0).clamp(max=6.0)), "relu6"),
+        (lambda: of(lambda x: torch.relu(x).clamp(max=6.0)), "relu6"),
+        (lambda: of(lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0), "hsigmoid"),
+        (lambda: of(lambda x: (3.0 + x).clamp(0.0, 6.0) * (1 / 6)), "hsigmoid"),
+        (lambda: of(lambda x: (x / 6.0 + 0.5).clamp(0.0, 1.0)), "hsigmoid"),
+        (lambda: of(lambda x: x * (x + 3.0).clamp(0.0, 6.0) / 6.0), "hswish"),
+        (lambda: of(lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0 * x), "hswish"),
+        (lambda: of(lambda x: torch.sigmoid(x) * x), "swish"),
     ],
 )
 def test_an_activation_is_one_node_however_it_is_spelled(activation: Callable[[], nn.Module], name: str) -> None:
@@ -80,7 +70,7 @@ def test_an_activation_is_one_node_however_it_is_spelled(activation: Callable[[]
     assert error < 1e-5
 
 
-NEARLY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+NEARLY: dict[str, Callable[[Tensor], Tensor]] = {
     "another shift": lambda x: (x + 2.0).clamp(0.0, 6.0) / 6.0,
     "another factor": lambda x: (x + 3.0).clamp(0.0, 6.0) / 5.0,
     "another slope": lambda x: (x / 5.0 + 0.5).clamp(0.0, 1.0),
@@ -93,8 +83,8 @@ NEARLY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("function", NEARLY.values(), ids=NEARLY)
-def test_what_is_nearly_an_activation_keeps_its_numbers(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    _, graph, error = both(Spelled(function))
+def test_what_is_nearly_an_activation_keeps_its_numbers(function: Callable[[Tensor], Tensor]) -> None:
+    _, graph, error = both(of(function))
     assert not {"gelu", "hsigmoid", "hswish", "swish"} & set(names(graph))
     assert error < 1e-5
 
@@ -108,33 +98,26 @@ def batch_norm(channels: int) -> nn.BatchNorm2d:
     return layer
 
 
-def scaled(x: torch.Tensor) -> torch.Tensor:
+def scaled(x: Tensor) -> Tensor:
     """An activation between two pairs of a scale and a shift."""
     return torch.relu(x) * torch.linspace(0.5, 2, x.shape[1]).reshape(1, -1, 1, 1) / 3.0 + 0.25
 
 
-def of(function: Callable[..., torch.Tensor], *layers: nn.Module) -> Spelled:
-    """A function of layers and an input."""
-    network = Spelled(lambda x: function(*layers, x))
-    network.layers = nn.ModuleList(layers)
-    return network
-
-
-def behind_scales(layer: nn.Module) -> Spelled:
+def behind_scales(layer: nn.Module) -> Of:
     return of(lambda layer, x: layer(scaled(x)), layer)
 
 
-def normalised_and_not(conv: nn.Module, norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def normalised_and_not(conv: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
     y = conv(x)
     return norm(y) + y.relu()
 
 
-def scaled_for_two(conv: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def scaled_for_two(conv: nn.Module, x: Tensor) -> Tensor:
     y = torch.relu(x) * 3.0
     return conv(y) * y
 
 
-def twice(x: torch.Tensor) -> torch.Tensor:
+def twice(x: Tensor) -> Tensor:
     """The same thing computed twice, and something that nobody reads."""
     _ = torch.tanh(x) * 3.0
     return torch.sigmoid(x) + torch.sigmoid(x)
@@ -171,7 +154,7 @@ SIMPLIFIED: dict[str, tuple[nn.Module, dict[str, int]]] = {
         {"slice": 2, "reshape": 2, "activation": 1, "matmul": 1},
     ),
     "before several matrices they stay": (
-        Spelled(lambda x: (torch.tanh(x[0]) * torch.arange(7.0) + 1) @ MATRICES),
+        of(lambda x: (torch.tanh(x[0]) * torch.arange(7.0) + 1) @ MATRICES),
         {"reshape": 1, "activation": 1, "multiply": 1, "add": 1, "matmul": 1},
     ),
     "a scale that others read too stays for them": (of(scaled_for_two, nn.Conv2d(6, 6, 1)), {"multiply": 2, **CONV}),
@@ -179,7 +162,7 @@ SIMPLIFIED: dict[str, tuple[nn.Module, dict[str, int]]] = {
         of(lambda d, x: d(torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)) * 2.0, nn.Linear(6, 5)),
         {"mean": 1, "reshape": 1, "matmul": 1},
     ),
-    "common and dead code are left out": (Spelled(twice), {"activation": 1, "add": 1}),
+    "common and dead code are left out": (of(twice), {"activation": 1, "add": 1}),
 }
 
 
@@ -191,17 +174,15 @@ def test_a_simplified_network_has_these_operators(name: str) -> None:
     assert error < 1e-4
 
 
-class Halves(nn.Module):
+def halves(x: Tensor) -> Tensor:
     """The unit of ShuffleNet: halves of the channels, joined and shuffled."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        a, b = x.chunk(2, dim=1)
-        y = torch.cat((a, b * 2.0), dim=1)
-        return y.view(1, 2, 3, 9, 7).transpose(1, 2).reshape(SHAPE)
+    a, b = x.chunk(2, dim=1)
+    y = torch.cat((a, b * 2.0), dim=1)
+    return y.view(1, 2, 3, 9, 7).transpose(1, 2).reshape(SHAPE)
 
 
 def test_parts_of_a_split_are_slices() -> None:
-    read, _, error = both(Halves())
+    read, _, error = both(of(halves))
     slices = [n for n in read.nodes if n.op == "slice"]
     assert [(n.attributes["axis"], n.attributes["begin"], n.shape[1]) for n in slices] == [(1, 0, 3), (1, 3, 3)]
     assert error == 0.0
@@ -215,10 +196,17 @@ def test_an_output_that_is_an_input_stays_one() -> None:
     assert graph.outputs[0] == 0
 
 
+@pytest.mark.parametrize(("op", "reads_first"), [("add", True), ("multiply", True), ("subtract", False)])
+def test_a_sum_or_a_product_has_its_constant_second(op: str, reads_first: bool) -> None:
+    node = Node(op, (Constant(np.ones(1, np.float32)), 0), (1, 2))
+    graph = without_unread(Graph((TensorFacts("x", (1, 2), "float32"),), (node,), (1,)))
+    assert (graph.nodes[0].reads[0] == 0) is reads_first
+
+
 def test_a_mask_that_is_spelled_out_is_computed_at_once() -> None:
     """Windows that are shifted (Swin), masked by numbers that are written into parts of zeros."""
 
-    def masked(x: torch.Tensor) -> torch.Tensor:
+    def masked(x: Tensor) -> Tensor:
         marks = x.new_zeros((9, 7))
         for i, rows in enumerate((slice(0, -4), slice(-4, None))):
             marks[rows, 2:] = i + 1
@@ -226,10 +214,9 @@ def test_a_mask_that_is_spelled_out_is_computed_at_once() -> None:
         apart = apart.masked_fill(apart != 0, -100.0).masked_fill(apart == 0, 0.0)
         return x.reshape(6, 63) @ apart
 
-    model = opened_program("net", torch.export.export(Spelled(masked), (torch.zeros(SHAPE),)), {})
-    simple, x = simplify(read_graph(model.proto, model.inputs)), model.random_inputs(1)
+    _, simple, error = both(of(masked))
     assert describe(simple) == {"reshape": 1, "matmul": 1}
-    np.testing.assert_allclose(evaluate(simple, x)[0], model.answer(x)[0], rtol=1e-5)
+    assert error < 1e-4
 
 
 def padded(*layers: nn.Module, width: int = 1, value: float = 0.0) -> nn.Sequential:

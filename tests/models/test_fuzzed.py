@@ -26,6 +26,7 @@ from chanas.models.sources.model import OpenedModel
 from chanas.models.sources.opening import open_model
 
 from .default_programs import default_module, outputs_of
+from .onnx_files import onnx_model
 
 HOST = load_target("cpu")
 OPSETS = range(7, 23)
@@ -180,16 +181,8 @@ GRAPHS: dict[str, Parts] = {
 
 def model_of(name: str) -> ModelProto:
     shape, nodes, weights = GRAPHS[name]
-    graph = helper.make_graph(
-        nodes,
-        name,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(value), key) for key, value in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     copy = ModelProto()
-    copy.CopyFrom(model)
+    copy.CopyFrom(onnx_model(nodes, [("x", "float32", shape)], ["y"], weights))
     return copy
 
 

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from chanas.errors import ModelError
 from chanas.models import importing
 from chanas.models.importing import check_values, import_network
 from chanas.models.reading.reader import read_graph
-from chanas.models.sources.model import TensorFacts
+from chanas.models.sources.model import Array, TensorFacts
 from tests.networks import save_onnx
+
+from .onnx_files import onnx_model
 
 OWN = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
 
-def network(
-    nodes: list[onnx.NodeProto],
-    weights: dict[str, np.ndarray] | None = None,
-    functions: tuple[onnx.FunctionProto, ...] = (),
-) -> onnx.ModelProto:
+def network(nodes: list[onnx.NodeProto], weights: Mapping[str, Array] | None = None, *functions: Any) -> Any:
     """Nodes from `x`, float32[2, 3], to `y`."""
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [value("x", TensorProto.FLOAT, [2, 3])],
-        [value("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
-    )
-    return helper.make_model(graph, opset_imports=OWN, functions=list(functions))
+    return onnx_model(nodes, [("x", "float32", [2, 3])], ["y"], weights, functions=functions)
 
 
 def expanded() -> onnx.ModelProto:
@@ -52,13 +43,13 @@ def calling(name: str, *called: str) -> onnx.FunctionProto:
 
 
 def endless() -> onnx.ModelProto:
-    return network([helper.make_node("F", ["x"], ["y"], domain="own")], None, (calling("F", "G"), calling("G", "F")))
+    return network([helper.make_node("F", ["x"], ["y"], domain="own")], None, calling("F", "G"), calling("G", "F"))
 
 
 def doubling() -> onnx.ModelProto:
     functions = [calling(f"F{i}", f"F{i + 1}", f"F{i + 1}") for i in range(30)]
     last = helper.make_function("own", "F30", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], OWN)
-    return network([helper.make_node("F0", ["x"], ["y"], domain="own")], None, (*functions, last))
+    return network([helper.make_node("F0", ["x"], ["y"], domain="own")], None, *functions, last)
 
 
 def declared() -> onnx.ModelProto:

@@ -15,7 +15,7 @@ from chanas.errors import ModelError
 from chanas.models.importing import import_network
 from chanas.models.likely_shapes import describe_likely
 
-from .onnx_files import model
+from .onnx_files import onnx_model
 
 CONV = helper.make_node("Conv", ["x", "w"], ["a"], strides=[2, 2], pads=[1, 1, 1, 1])
 WEIGHT = {"w": np.ones((4, 3, 3, 3), np.float32)}
@@ -24,7 +24,7 @@ WEIGHT = {"w": np.ones((4, 3, 3, 3), np.float32)}
 def written(folder: Path, extents: Sequence[Any], *more: Any, **weights: Any) -> Path:
     """A file of a convolution of an image with these extents, and of what comes after it."""
     output = ("y", "float32", None) if more else ("a", "float32", None)
-    proto = model([CONV, *more], [("x", "float32", extents)], [output], {**WEIGHT, **weights})
+    proto = onnx_model([CONV, *more], [("x", "float32", extents)], [output], {**WEIGHT, **weights})
     path = folder / "network.onnx"
     onnx.save(proto, path)
     return path

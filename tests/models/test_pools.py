@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from networks import save_untuned
-from torch import Tensor, nn
+from networks import untuned_program
+from torch import nn
 
 from chanas.bundle.tuned import TunedNetwork
+
+from .torch_networks import Of
 
 POOLS = {
     "3, stride 2": nn.MaxPool2d(3, 2, 1),
@@ -20,26 +22,16 @@ POOLS = {
 }
 
 
-class Pooled(nn.Module):
-    """All of them, of one map."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.pools = nn.Conv2d(16, 16, 1), nn.ModuleList(POOLS.values())
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.first(x)
-        return tuple(pool(x) for pool in self.pools)
-
-
 def test_nan_and_infinity_of_an_image_go_through_its_windows_as_in_pytorch(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    network, x = Pooled().eval(), torch.randn(2, 16, 12, 12)
-    torch.export.save(torch.export.export(network, (x,)), tmp_path / "net.pt2")
+    layers = {"first": nn.Conv2d(16, 16, 1), "pools": nn.ModuleList(POOLS.values())}
+    network = Of(lambda n, x: tuple(pool(n.first(x)) for pool in n.pools), **layers).eval()
+    x = torch.randn(2, 16, 12, 12)
+    folder = untuned_program(network, [x], tmp_path)
     x[0, 3, 7, 2], x[0, 5, 0, 11], x[0, :, 3:9, 5:9] = torch.nan, torch.inf, -torch.inf
     with torch.no_grad():
         outputs = network(x)
-    found = TunedNetwork.open(save_untuned(tmp_path / "net.pt2", tmp_path / "net")).run(x.numpy())
+    found = TunedNetwork.open(folder).run(x.numpy())
     for name, ours, theirs in zip(POOLS, found, outputs, strict=True):
         expected = theirs.numpy()
         assert np.isnan(expected[0]).any()

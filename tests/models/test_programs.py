@@ -15,42 +15,22 @@ import tvm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chanas.compiler.program import Program, tiled_rows
-from chanas.devices.host import load_target
+from chanas.compiler.program import tiled_rows
 from chanas.errors import ModelError
 from chanas.measuring.messages import Build, ModuleFile
 from chanas.measuring.worker.compiler import Compiler
-from chanas.models.folding import simplify
 from chanas.models.lowering import _Lowering, lower
-from chanas.models.reading.reader import read_graph
-from chanas.models.sources.model import OpenedModel
-from chanas.models.sources.torch_models import opened_program
 from chanas.operators.workload import Workload
 from chanas.prescheduler import program as tuning
 from chanas.prescheduler.program import activation_bytes
 
 from .default_programs import default_module, outputs_of
+from .torch_networks import HOST, Of, graphs, lowered, opened
 
-HOST = load_target("cpu")
 LANES = HOST.vector_lanes
 IMAGE = (1, 3, 20, 16)
-
-
 C = 2 * LANES
 HALF = C // 2
-
-
-def opened_network(network: nn.Module, *shapes: tuple[int, ...]) -> OpenedModel:
-    """A network as it is opened, exported for inputs of these shapes or for one image."""
-    torch.manual_seed(0)
-    program = torch.export.export(network.eval(), tuple(torch.zeros(s) for s in shapes or (IMAGE,)))
-    return opened_program("net", program, {})
-
-
-def lowered_network(network: nn.Module, *shapes: tuple[int, ...]) -> Program:
-    """The program of a network, for tests of what it consists of."""
-    opened = opened_network(network, *shapes)
-    return lower(simplify(read_graph(opened.proto, opened.inputs)), HOST)
 
 
 def described(w: Workload) -> str:
@@ -78,19 +58,6 @@ class Case:
     choice: int = 0
     threads: int = 1
     error: float = 1e-5
-
-
-class Of(nn.Module):
-    """Layers by name and a function of them and the inputs."""
-
-    def __init__(self, function: Callable[..., object], **layers: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, *inputs: Tensor) -> object:
-        return self.function(self, *inputs)
 
 
 def conv(inp: int, out: int, kernel: int = 1, **options: int) -> nn.Conv2d:
@@ -546,9 +513,9 @@ def test_a_program_has_these_operators_and_the_outputs_of_pytorch(
     case: Case, compiler: Compiler, tmp_path: Path
 ) -> None:
     """Compiled with default schedules."""
-    opened = opened_network(case.network, *case.shapes)
+    model = opened(case.network, *case.shapes)
     target = dataclasses.replace(HOST, num_threads=case.threads)
-    program = lower(simplify(read_graph(opened.proto, opened.inputs)), target)
+    program = lower(graphs(model)[1], target)
     found = Counter(o.name for o in program.others)
     assert case.tuned in (None, [described(o.step.workload) for o in program.tuned])
     assert case.others in (None, found)
@@ -557,9 +524,9 @@ def test_a_program_has_these_operators_and_the_outputs_of_pytorch(
     json, library = tmp_path / "net.json", tmp_path / "net.so"
     json.write_text(made.to_json())
     compiler.result(Build(target=target, what=ModuleFile(json), path=library), "a network")
-    inputs = opened.random_inputs(1)
+    inputs = model.random_inputs(1)
     outputs = outputs_of(tvm.runtime.load_module(str(library)), made, inputs)
-    for output, expected in zip(outputs, opened.answer(inputs), strict=True):
+    for output, expected in zip(outputs, model.answer(inputs), strict=True):
         assert output.shape == expected.shape
         assert float(np.abs(output - expected).max() / np.abs(expected).max()) <= case.error
 
@@ -567,31 +534,30 @@ def test_a_program_has_these_operators_and_the_outputs_of_pytorch(
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_images_have_the_operators_of_one(name: str) -> None:
     network, others = SEVERAL[name]
-    program = lowered_network(network, *THREE)
+    program = lowered(network, *THREE)
     assert {o.name for o in program.others} == {"from channel blocks", *others}
     assert program.tuned[0].step.workload.batch == 3
 
 
 def test_rows_that_fill_no_tiles_are_computed_in_tiles() -> None:
-    assert {o.step.workload.input_size for o in lowered_network(encoder(37), (1, 37, 20)).tuned} == {tiled_rows(37)}
+    assert {o.step.workload.input_size for o in lowered(encoder(37), (1, 37, 20)).tuned} == {tiled_rows(37)}
 
 
 def test_rows_after_attention_are_normalised_in_channel_blocks() -> None:
-    program = lowered_network(encoder_layer(64, 2), (1, 32, 64))
+    program = lowered(encoder_layer(64, 2), (1, 32, 64))
     assert [o.value.blocked for o in program.others if o.name == "layer_norm"] == [True, True]
 
 
 def test_a_dense_layer_that_no_kernel_takes_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Lowering, "_takes", lambda self, make: None)
-    program = lowered_network(
-        nn.Sequential(nn.Conv2d(3, LANES, 3), nn.ReLU(), nn.Flatten(), nn.Linear(LANES * 18 * 14, 5))
-    )
+    monkeypatch.setattr(_Lowering, "_workload", lambda *_, **__: None)
+    layers = nn.Conv2d(3, LANES, 3), nn.ReLU(), nn.Flatten(), nn.Linear(LANES * 18 * 14, 5)
+    program = lowered(nn.Sequential(*layers), IMAGE)
     read = {r for o in program.operations for r in o.reads if isinstance(r, int)} | set(program.outputs)
     assert {len(program.inputs) + i for i in range(len(program.operations))} <= read
 
 
 def test_weights_beyond_what_a_worker_may_hold_are_refused_before_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = lowered_network(nn.Sequential(nn.Flatten(), nn.Linear(960, 1000)))
+    program = lowered(nn.Sequential(nn.Flatten(), nn.Linear(960, 1000)), IMAGE)
     monkeypatch.setattr(tuning, "memory_limit", lambda: 1 << 30)
     tuning.check_provable(program)
     monkeypatch.setattr(tuning, "memory_limit", lambda: 305_000_000)  # less than twice 3.84 MB beside TVM
@@ -600,7 +566,7 @@ def test_weights_beyond_what_a_worker_may_hold_are_refused_before_tuning(monkeyp
 
 
 def test_memory_is_that_of_what_is_needed_at_one_time() -> None:
-    program = lowered_network(after_stem(lambda n, x: n.two(n.one(x)), one=conv(C, C), two=conv(C, C)))
+    program = lowered(after_stem(lambda n, x: n.two(n.one(x)), one=conv(C, C), two=conv(C, C)), IMAGE)
     each = 4 * C * IMAGE[2] * IMAGE[3]
     assert activation_bytes(program) == 2 * each
 
@@ -609,7 +575,7 @@ def test_memory_is_that_of_what_is_needed_at_one_time() -> None:
 def choices(*layers: nn.Module, height: int = 20, width: int = 16) -> list[list[str]]:
     """The operators that compute each of some layers after a stem."""
     network = after_stem(lambda n, x: tuple(layer(x) for layer in n.layers), layers=nn.ModuleList(layers))
-    _, *tuned = lowered_network(network, (1, 3, height, width)).tuned
+    _, *tuned = lowered(network, (1, 3, height, width)).tuned
     assert len(tuned) == len(layers)
     return [[w.op for w in operation.choices] for operation in tuned]
 

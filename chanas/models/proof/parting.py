@@ -20,8 +20,8 @@ from chanas.models.graph import numbered
 from chanas.models.lowering import with_outputs
 from chanas.models.proof.comparing import build, compare
 from chanas.models.proof.reference import Reference
-from chanas.models.proof.rounding import Growth, allowed
-from chanas.models.proof.uncertainty import values_and_moved
+from chanas.models.proof.rounding import Growth
+from chanas.models.proof.uncertainty import values_and_bounds
 from chanas.models.sources.onnx_models import values_of
 
 _SECONDS = 60.0
@@ -93,16 +93,21 @@ class _Search:
     def _compared(self, values: Sequence[int]) -> dict[int, Difference]:
         """The differences of these values, in order; those that the ONNX model has in another size are left out."""
         names = [self.names[v] for v in values]
-        expected, *moved = values_and_moved(self.opened, names, self.draw.inputs)
-        kept = [i for i, v in enumerate(values) if expected[i].size == math.prod(self.program.value(v).shape)]
-        bounds = [allowed(expected[i], [m[i] for m in moved], self.growths.get(names[i], Growth())) for i in kept]
-        draw = Draw(self.draw.name, self.draw.inputs, tuple(expected[i] for i in kept), tuple(bounds))
-        program = with_outputs(self.program, [values[i] for i in kept])
+        growths = [self.growths.get(name, Growth()) for name in names]
+        known = values_and_bounds(self.opened, names, self.draw.inputs, growths)
+        kept = {
+            v: found
+            for v, found in zip(values, known, strict=True)
+            if found[0].size == math.prod(self.program.value(v).shape)
+        }
+        expected, bounds = (tuple(found[part] for found in kept.values()) for part in (0, 1))
+        draw = Draw(self.draw.name, self.draw.inputs, expected, bounds)
+        program = with_outputs(self.program, list(kept))
         made = program_module(program, self.made.chosen, self.target)
         library, left_s = self.scratch / "parting.so", max(1.0, self.deadline - time.monotonic())
         build(made, self.target, library, self.scratch / "parting.json", self.pool, left_s)
         [found] = compare(made, [draw], library, self.scratch / "parting.npz", self.pool, left_s).draws
-        return {values[i]: d for i, d in zip(kept, found, strict=True)}
+        return dict(zip(kept, found, strict=True))
 
     def _described(self, value: int, apart: Difference) -> str:
         """A value by its node, what computes it here, and its difference."""

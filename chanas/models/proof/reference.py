@@ -15,7 +15,7 @@ import numpy as np
 
 from chanas.compiler.comparison import Draw, difference
 from chanas.errors import ModelError
-from chanas.models.graph import Constant, Graph
+from chanas.models.graph import Constant, Graph, numbered
 from chanas.models.proof.rounding import Growth, allowed, growths, moved_answers
 from chanas.models.sources.model import Array, OpenedModel
 from chanas.network.inputs import KINDS, drawn_inputs
@@ -172,7 +172,7 @@ def index_limits(graph: Graph) -> list[int | None]:
     limits: list[int | None] = []
     for number in range(len(graph.inputs)):
         carried, found = {number}, list[int]()
-        for value, node in enumerate(graph.nodes, len(graph.inputs)):
+        for value, node in numbered(graph):
             places = [r for r in node.reads if not isinstance(r, Constant) and r in carried]
             if not places:
                 continue

@@ -61,8 +61,7 @@ def growths(graph: Graph) -> list[Growth]:
             found.append(Growth(of_largest, max((g.of_one for g in before), default=0.0)))
         else:
             own = _EACH + _SUM * math.sqrt(_num_terms(graph, node))
-            is_sigmoid = "sigmoid" in (node.op, node.attributes.get("name"))
-            found.append(Growth(of_largest + own, _EACH if is_sigmoid else 0.0))
+            found.append(Growth(of_largest + own, _EACH if node.function == "sigmoid" else 0.0))
     return found
 
 

@@ -8,8 +8,9 @@ Whole numbers: places of the largest or smallest of numbers that are as good as 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from chanas.compiler.comparison import Comparison, Difference, Draw
 from chanas.errors import ModelError
 from chanas.models.proof.reference import Reference
-from chanas.models.proof.rounding import STEPS, allowed, moved_inputs
+from chanas.models.proof.rounding import STEPS, Growth, allowed, moved_inputs
 from chanas.models.sources.model import Array, OpenedModel
 from chanas.models.sources.onnx_models import values_of
 
@@ -37,9 +38,12 @@ def with_uncertainty(reference: Reference, compared: Comparison) -> tuple[Draw, 
     def looked_at(draw: Draw, differences: Sequence[Difference]) -> Draw:
         wrong = [i for i, apart in enumerate(differences) if apart.excess > 1.0]
         floats = [i for i in wrong if draw.outputs[i].dtype.kind == "f"]
+        names = [reference.opened.proto.graph.output[i].name for i in floats]
         found = list(draw.allowed)
-        for i, bounds in zip(floats, _of_outputs(reference, draw, floats), strict=False):
-            found[i] = np.maximum(found[i], bounds)
+        with contextlib.suppress(ModelError):  # no framework gives them
+            bounds = values_and_bounds(reference.opened, names, draw.inputs, map(reference.growth, floats))
+            for i, (_, allowed_too) in zip(floats, bounds, strict=True):
+                found[i] = np.maximum(found[i], allowed_too)
         for i in set(wrong) - set(floats):
             found[i] = _with_ties(reference, draw, i, differences[i])
         return dataclasses.replace(draw, allowed=tuple(found))
@@ -47,20 +51,27 @@ def with_uncertainty(reference: Reference, compared: Comparison) -> tuple[Draw, 
     return tuple(map(looked_at, reference.draws, compared.draws))
 
 
-def values_and_moved(
-    opened: OpenedModel, names: Sequence[str], inputs: Sequence[Array], seed: int = 0
-) -> Iterator[list[Array]]:
-    """Values of an ONNX model by their names, first as they are, then with all numbers of inputs and weights moved by
-    each of the `STEPS`, each of which is asked for when it is taken.
+def values_and_bounds(
+    opened: OpenedModel, names: Sequence[str], inputs: Sequence[Array], growths: Iterable[Growth]
+) -> list[tuple[Array, Array]]:
+    """Values of an ONNX model by their names, and the distances that a program may have from them: as far as they move
+    when all numbers of inputs and weights do, beside what rounding explains.
 
     Raises:
         ModelError: no framework gives them.
     """
-    rng = np.random.default_rng(seed)
-    yield values_of(opened.proto, names, opened.inputs)([x.copy() for x in inputs])
+    if not names:
+        return []
+    rng = np.random.default_rng(0)
+    values = values_of(opened.proto, names, opened.inputs)([x.copy() for x in inputs])
+    moved = []
     for steps in STEPS:
-        moved = _with_moved_weights(opened.proto, steps, rng)
-        yield values_of(moved, names, opened.inputs)(moved_inputs(inputs, steps, rng))
+        proto = _with_moved_weights(opened.proto, steps, rng)
+        moved.append(values_of(proto, names, opened.inputs)(moved_inputs(inputs, steps, rng)))
+    return [
+        (value, allowed(value, [m[i] for m in moved], growth))
+        for i, (value, growth) in enumerate(zip(values, growths, strict=True))
+    ]
 
 
 def _with_moved_weights(proto: Any, steps: int, rng: np.random.Generator) -> Any:
@@ -82,16 +93,6 @@ def _with_moved_weights(proto: Any, steps: int, rng: np.random.Generator) -> Any
     return copy
 
 
-def _of_outputs(reference: Reference, draw: Draw, outputs: Sequence[int]) -> list[Array]:
-    """Distances that programs may be apart for what these outputs move by; none where no framework tells."""
-    names = [reference.opened.proto.graph.output[i].name for i in outputs]
-    try:
-        expected, *moved = values_and_moved(reference.opened, names, draw.inputs) if names else [[]]
-    except ModelError:
-        return []
-    return [allowed(numbers, [m[k] for m in moved], reference.growth(outputs[k])) for k, numbers in enumerate(expected)]
-
-
 def _with_ties(reference: Reference, draw: Draw, output: int, apart: Difference) -> Array:
     """The distances allowed, which let any whole number pass where a wrong one is the place of a number that is within
     what is allowed of the number at the right place."""
@@ -101,11 +102,11 @@ def _with_ties(reference: Reference, draw: Draw, output: int, apart: Difference)
         return given
     attributes = {a.name: a.i for a in node.attribute}
     try:
-        [numbers], *moved = values_and_moved(reference.opened, [node.input[0]], draw.inputs)
+        growths = [reference.growth(output)]
+        [(numbers, bounds)] = values_and_bounds(reference.opened, [node.input[0]], draw.inputs, growths)
     except ModelError:  # no framework gives the numbers themselves
         return given
     axis = attributes.get("axis", -1 if node.op_type == "TopK" else 0) % numbers.ndim
-    bounds = allowed(numbers, [m[0] for m in moved], reference.growth(output))
     shape = list(numbers.shape)
     shape[axis] = draw.outputs[output].size * shape[axis] // numbers.size
     right, found = draw.outputs[output].ravel(), given.ravel().copy()

@@ -8,38 +8,20 @@ import math
 import numpy as np
 
 from chanas.models.graph import Constant, Read
-from chanas.models.reading.call import TABLE, Call, Operator, reads
+from chanas.models.reading.call import Call, reads
 from chanas.models.reading.making import constant
 from chanas.models.sources.model import TYPES
 
+_SAME_NAME = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN"),
+    *("Log", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Sqrt", "Tan", "Tanh"),
+)
+"""Operators that the graph has by the same name in small letters."""
 _UNARY = {
-    "Abs": "abs",
-    "Acos": "acos",
-    "Acosh": "acosh",
-    "Asin": "asin",
-    "Asinh": "asinh",
-    "Atan": "atan",
-    "Atanh": "atanh",
+    **{name: name.lower() for name in _SAME_NAME},
     "BitwiseNot": "bitwise_not",
-    "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Floor": "floor",
-    "IsNaN": "isnan",
-    "Log": "log",
     "Neg": "negative",
     "Not": "logical_not",
-    "Round": "round",
-    "Sigmoid": "sigmoid",
-    "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
-    "Softplus": "softplus",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
-    "Tanh": "tanh",
 }
 _BINARY = {
     "Add": "add",
@@ -59,9 +41,11 @@ _BINARY = {
     "Sub": "subtract",
     "Xor": "logical_xor",
 }
+_VARIADIC = {"Max": "maximum", "Mean": "add", "Min": "minimum", "Sum": "add"}
 _ROUNDING = ("ceil", "floor", "round")
 
 
+@reads(*_UNARY)
 def _unary(call: Call) -> Read:
     x, op = call.input(0), _UNARY[call.op]
     if op in _ROUNDING and not call.make.dtype_of(x).startswith("float"):
@@ -69,6 +53,7 @@ def _unary(call: Call) -> Read:
     return call.make.each(op, x)
 
 
+@reads(*_BINARY, attributes=["axis", "broadcast"])
 def _binary(call: Call) -> Read:
     make = call.make
     a, b = call.input(0), _legacy_broadcast(call)
@@ -93,22 +78,11 @@ def _legacy_broadcast(call: Call) -> Read:
     return call.make.reshape(b, (*own, *[1] * (rank - axis - len(own))))
 
 
-for _name in _UNARY:
-    TABLE[_name] = Operator(_unary, frozenset({"consumed_inputs"}))
-for _name in _BINARY:
-    TABLE[_name] = Operator(_binary, frozenset({"broadcast", "axis", "consumed_inputs"}))
-
-
-@reads("Sum", "Max", "Min", attributes=["consumed_inputs"])
+@reads(*_VARIADIC)
 def _variadic(call: Call) -> Read:
-    op = {"Sum": "add", "Max": "maximum", "Min": "minimum"}[call.op]
-    return functools.reduce(functools.partial(call.make.each, op), [call.input(i) for i in range(len(call.inputs))])
-
-
-@reads("Mean", attributes=["consumed_inputs"])
-def _mean(call: Call) -> Read:
-    total = functools.reduce(functools.partial(call.make.each, "add"), [call.input(i) for i in range(len(call.inputs))])
-    return call.make.scaled(total, 1 / len(call.inputs))
+    values = [call.input(i) for i in range(len(call.inputs))]
+    found = functools.reduce(functools.partial(call.make.each, _VARIADIC[call.op]), values)
+    return call.make.scaled(found, 1 / len(values)) if call.op == "Mean" else found
 
 
 @reads("Mod", attributes=["fmod"])
@@ -139,13 +113,13 @@ def _is_inf(call: Call) -> Read:
     return make.each("equal", x, make.number(math.inf if signs[1] else -math.inf, x))
 
 
-@reads("Reciprocal", attributes=["consumed_inputs"])
+@reads("Reciprocal")
 def _reciprocal(call: Call) -> Read:
     x = call.input(0)
     return call.make.each("divide", call.make.number(1.0, x), x)
 
 
-@reads("Clip", attributes=["min", "max", "consumed_inputs"])
+@reads("Clip", attributes=["min", "max"])
 def _clip(call: Call) -> Read:
     """Bounds are attributes before operator set 11, and inputs since, which may be computed."""
     make, x = call.make, call.input(0)
@@ -211,7 +185,7 @@ def _if_positive(call: Call, x: Read, otherwise: Read) -> Read:
     return make.each("where", make.each("greater", x, make.number(0.0, x)), x, otherwise)
 
 
-@reads("Relu", attributes=["consumed_inputs"])
+@reads("Relu")
 def _relu(call: Call) -> Read:
     x = call.input(0)
     if call.make.dtype_of(x) != "float32":
@@ -219,7 +193,7 @@ def _relu(call: Call) -> Read:
     return call.make.activation(x, "relu")
 
 
-@reads("LeakyRelu", attributes=["alpha", "consumed_inputs"])
+@reads("LeakyRelu", attributes=["alpha"])
 def _leaky_relu(call: Call) -> Read:
     return _leaky(call, float(call.attribute("alpha", 0.01)))
 
@@ -231,23 +205,23 @@ def _leaky(call: Call, slope: float) -> Read:
     return _if_positive(call, x, make.scaled(x, slope))
 
 
-@reads("PRelu", attributes=["consumed_inputs"])
+@reads("PRelu")
 def _prelu(call: Call) -> Read:
     make, x, slope = call.make, call.input(0), call.input(1)
     if isinstance(slope, Constant) and slope.value.size == 1:
         return _leaky(call, float(slope.value.ravel()[0]))
     own, rank = make.shape_of(slope), make.rank(x)
     if call.opset < 7 and len(own) == 1 and rank > 2:  # one slope for each channel
-        slope = make.reshape(slope, (*own, *[1] * (rank - 2)))
+        slope = make.along(slope, 1, rank)
     return _if_positive(call, x, make.each("multiply", x, slope))
 
 
-@reads("Elu", attributes=["alpha", "consumed_inputs"])
+@reads("Elu", attributes=["alpha"])
 def _elu(call: Call) -> Read:
     return _exponential(call, float(call.attribute("alpha", 1.0)), 1.0)
 
 
-@reads("Selu", attributes=["alpha", "gamma", "consumed_inputs"])
+@reads("Selu", attributes=["alpha", "gamma"])
 def _selu(call: Call) -> Read:
     found = _exponential(call, float(call.attribute("alpha", 1.67326319217681884765625)), 1.0)
     return call.make.scaled(found, float(call.attribute("gamma", 1.05070102214813232421875)))
@@ -292,13 +266,10 @@ def _mish(call: Call) -> Read:
     return make.each("multiply", x, make.each("tanh", make.each("softplus", x)))
 
 
-@reads("HardSigmoid", attributes=["alpha", "beta", "consumed_inputs"])
+@reads("HardSigmoid", attributes=["alpha", "beta"])
 def _hard_sigmoid(call: Call) -> Read:
-    return _hard(call, float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5)))
-
-
-def _hard(call: Call, alpha: float, beta: float) -> Read:
     make, x = call.make, call.input(0)
+    alpha, beta = float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5))
     if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
         return make.activation(x, "hsigmoid")
     return make.clip(make.scaled(x, alpha, beta), 0.0, 1.0)
@@ -326,7 +297,7 @@ def _shrink(call: Call) -> Read:
     return make.each("where", make.each("less", x, make.number(-limit, x)), make.scaled(x, shift=bias), inside)
 
 
-@reads("Softsign", attributes=["consumed_inputs"])
+@reads("Softsign")
 def _softsign(call: Call) -> Read:
     make, x = call.make, call.input(0)
     return make.each("divide", x, make.scaled(make.each("abs", x), shift=1.0))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from chanas.errors import ModelError
 from chanas.models.graph import Constant, Read
@@ -110,9 +109,13 @@ class Call:
             )
         return found.value
 
+    def whole(self, position: int, what: str) -> tuple[int, ...]:
+        """Whole numbers that have to be known, as `known` says."""
+        return tuple(int(n) for n in self.known(position, what).ravel())
+
     def known_number(self, position: int, what: str) -> int:
         """A whole number that has to be known, as `known` says."""
-        return int(self.known(position, what).ravel()[0])
+        return self.whole(position, what)[0]
 
     def known_or(self, position: int, what: str, default: Any) -> Any:
         """The value as `known` gives it, or a default where it is left out."""
@@ -121,7 +124,7 @@ class Call:
     def numbers(self, name: str, position: int, what: str) -> tuple[int, ...] | None:
         """Whole numbers that are an attribute in older operator sets and an input in newer ones; None: neither."""
         if self.has(position):
-            return tuple(int(n) for n in self.known(position, what).ravel())
+            return self.whole(position, what)
         found = self.given.get(name)
         return None if found is None else tuple(int(n) for n in found)
 
@@ -187,16 +190,17 @@ TABLE: dict[str, Operator] = {}
 
 
 def reads(*names: str, attributes: Sequence[str] = ()) -> Callable[[Entry], Entry]:
-    """Register the entry of operators."""
+    """Register the entry of operators. Before operator set 6 `consumed_inputs` said what may be written to."""
 
     def register(entry: Entry) -> Entry:
-        for name in names:
-            TABLE[name] = Operator(entry, frozenset(attributes))
+        TABLE.update(dict.fromkeys(names, Operator(entry, frozenset([*attributes, "consumed_inputs"]))))
         return entry
 
     return register
 
 
-def extents_of(value: Array) -> tuple[int, ...]:
-    """A shape from an array of whole numbers."""
-    return tuple(int(n) for n in np.asarray(value).ravel())
+def read_as(call: Call, op: str, inputs: Sequence[Read], given: Mapping[str, Any]) -> Read:
+    """The output of another operator of one output, in place of a node's own."""
+    found = TABLE[op].read(dataclasses.replace(call, op=op, inputs=tuple(inputs), given=given))
+    assert isinstance(found, int | Constant)
+    return found

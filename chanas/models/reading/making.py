@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chanas.models.elementwise import ELEMENTWISE, result_dtype
+from chanas.models.elementwise import result_dtype
 from chanas.models.graph import Constant, Node, Read, Rewriter
 from chanas.models.known import computed
 from chanas.models.sources.model import Array
@@ -18,23 +18,19 @@ class Maker(Rewriter):
     """The nodes so far. Values that are given and returned are numbers of nodes and inputs, or constants."""
 
     def node(
-        self, op: str, reads: Sequence[Read], shape: Sequence[int], dtype: str = "float32", **attributes: Any
+        self, op: str, reads: Sequence[Read], shape: Sequence[int], dtype: str | None = None, **attributes: Any
     ) -> Read:
-        """Append a node; where all that it reads is known, or it has no numbers, its output is a constant."""
+        """Append a node; where all that it reads is known, or it has no numbers, its output is a constant.
+
+        Args:
+            dtype: of the output; that of the first read, where it is not given.
+        """
+        dtype = self.dtype_of(reads[0]) if dtype is None else dtype
         made = Node(op, tuple(reads), tuple(int(e) for e in shape), dtype, attributes)
         if 0 in made.shape:
             return Constant(np.zeros(made.shape, dtype))
         known = [r.value for r in reads if isinstance(r, Constant)]
-        if len(known) == len(made.reads):
-            return Constant(computed(made, known))
-        return self.add(made)
-
-    def dtype_of(self, read: Read) -> str:
-        """The type of a value."""
-        if isinstance(read, Constant):
-            return str(read.value.dtype)
-        node = self.node_of(read)
-        return self.inputs[read].dtype if node is None else node.dtype
+        return Constant(computed(made, known)) if len(known) == len(reads) else self.add(made)
 
     def rank(self, read: Read) -> int:
         return len(self.shape_of(read))
@@ -42,14 +38,8 @@ class Maker(Rewriter):
     # ---- one number from one place -------------------------------------------------------------------------------
     def each(self, op: str, *reads: Read) -> Read:
         """An operator of `elementwise`, broadcast as in numpy."""
-        dtypes = tuple(self.dtype_of(r) for r in reads)
-        dtype = result_dtype(op, dtypes)
-        if all(isinstance(r, Constant) for r in reads):
-            known = [r.value for r in reads if isinstance(r, Constant)]
-            with np.errstate(all="ignore"):
-                return Constant(np.asarray(ELEMENTWISE[op].known(*known)).astype(dtype))
         shape = np.broadcast_shapes(*(self.shape_of(r) for r in reads))
-        return self.node(op, reads, shape, dtype)
+        return self.node(op, reads, shape, result_dtype(op, tuple(self.dtype_of(r) for r in reads)))
 
     def number(self, value: float, like: Read) -> Constant:
         """A number of the type of another value."""
@@ -62,61 +52,44 @@ class Maker(Rewriter):
 
     def clip(self, x: Read, low: float | None, high: float | None) -> Read:
         """A value within bounds that are known."""
-        if low is None and high is None:
-            return x
-        if isinstance(x, Constant):
-            return Constant(np.clip(x.value, low, high).astype(x.value.dtype))
-        return self.node("clip", [x], self.shape_of(x), self.dtype_of(x), low=low, high=high)
+        return x if low is None and high is None else self.node("clip", [x], self.shape_of(x), low=low, high=high)
 
     def activation(self, x: Read, name: str) -> Read:
         return self.node("activation", [x], self.shape_of(x), name=name)
 
     def cast(self, x: Read, dtype: str) -> Read:
-        if self.dtype_of(x) == dtype:
-            return x
-        if isinstance(x, Constant):
-            with np.errstate(all="ignore"):
-                return Constant(x.value.astype(dtype))
-        return self.node("astype", [x], self.shape_of(x), dtype)
+        return x if self.dtype_of(x) == dtype else self.node("astype", [x], self.shape_of(x), dtype)
 
     # ---- numbers that move ---------------------------------------------------------------------------------------
     def reshape(self, x: Read, shape: Sequence[int]) -> Read:
         shape = tuple(int(e) for e in shape)
         if shape == self.shape_of(x):
             return x
-        if isinstance(x, Constant):
-            return Constant(x.value.reshape(shape))
         if math.prod(shape) != math.prod(self.shape_of(x)):
             raise ValueError(f"{list(self.shape_of(x))} has no numbers for {list(shape)}")
-        return self.node("reshape", [x], shape, self.dtype_of(x))
+        return self.node("reshape", [x], shape)
+
+    def along(self, x: Read, axis: int, rank: int) -> Read:
+        """Numbers as those along one of `rank` axes."""
+        axis %= rank
+        return self.reshape(x, (*[1] * axis, math.prod(self.shape_of(x)), *[1] * (rank - axis - 1)))
 
     def transpose(self, x: Read, axes: Sequence[int]) -> Read:
-        axes = tuple(int(a) for a in axes)
+        axes, before = tuple(int(a) for a in axes), self.shape_of(x)
         if axes == tuple(range(len(axes))):
             return x
-        if isinstance(x, Constant):
-            return Constant(np.ascontiguousarray(x.value.transpose(axes)))
-        before = self.shape_of(x)
-        return self.node("permute_dims", [x], [before[a] for a in axes], self.dtype_of(x), axes=axes)
+        return self.node("permute_dims", [x], [before[a] for a in axes], axes=axes)
 
     def slice(self, x: Read, axis: int, begin: int, length: int) -> Read:
         """A part along an axis."""
-        before = self.shape_of(x)
-        shape = (*before[:axis], length, *before[axis + 1 :])
-        if shape == before:
-            return x
-        if isinstance(x, Constant):
-            return Constant(np.ascontiguousarray(x.value.take(range(begin, begin + length), axis=axis)))
-        return self.node("slice", [x], shape, self.dtype_of(x), axis=axis, begin=begin)
+        shape = resized(self.shape_of(x), axis, length)
+        return x if shape == self.shape_of(x) else self.node("slice", [x], shape, axis=axis, begin=begin)
 
     def concat(self, reads: Sequence[Read], axis: int) -> Read:
         if len(reads) == 1:
             return reads[0]
-        if all(isinstance(r, Constant) for r in reads):
-            return Constant(np.concatenate([r.value for r in reads if isinstance(r, Constant)], axis=axis))
         shapes = [self.shape_of(r) for r in reads]
-        shape = (*shapes[0][:axis], sum(s[axis] for s in shapes), *shapes[0][axis + 1 :])
-        return self.node("concat", reads, shape, self.dtype_of(reads[0]), axis=axis)
+        return self.node("concat", reads, resized(shapes[0], axis, sum(s[axis] for s in shapes)), axis=axis)
 
     def stack(self, reads: Sequence[Read], axis: int) -> Read:
         """Values of one shape along a new axis."""
@@ -127,56 +100,41 @@ class Maker(Rewriter):
 
     def without_axis(self, x: Read, axis: int) -> Read:
         """A value without an axis, which has one place."""
-        shape = self.shape_of(x)
-        return self.reshape(x, (*shape[:axis], *shape[axis + 1 :]))
+        return self.reshape(x, resized(self.shape_of(x), axis))
 
     def broadcast(self, x: Read, shape: Sequence[int]) -> Read:
-        if tuple(shape) == self.shape_of(x):
-            return x
-        if isinstance(x, Constant):
-            return Constant(np.ascontiguousarray(np.broadcast_to(x.value, tuple(shape))))
-        return self.node("broadcast_to", [x], shape, self.dtype_of(x))
+        return x if tuple(shape) == self.shape_of(x) else self.node("broadcast_to", [x], shape)
 
     def pad(self, x: Read, before: Sequence[int], after: Sequence[int], value: Read, mode: str = "constant") -> Read:
         """Numbers in front of and behind each axis; negative ones are cut off."""
         if not any(before) and not any(after):
             return x
         shape = [b + e + a for b, e, a in zip(before, self.shape_of(x), after, strict=True)]
-        reads = [x, value] if mode == "constant" else [x]
-        return self.node("pad", reads, shape, self.dtype_of(x), before=tuple(before), mode=mode)
+        return self.node("pad", [x, value] if mode == "constant" else [x], shape, before=tuple(before), mode=mode)
 
     def tile(self, x: Read, times: Sequence[int]) -> Read:
         """Each axis as often as `times` says."""
         shape = [e * t for e, t in zip(self.shape_of(x), times, strict=True)]
-        if isinstance(x, Constant):
-            return Constant(np.tile(x.value, tuple(times)))
         if all(e == 1 or t == 1 for e, t in zip(self.shape_of(x), times, strict=True)):
             return self.broadcast(x, shape)
-        return self.node("tile", [x], shape, self.dtype_of(x))
+        return self.node("tile", [x], shape)
 
     def part(self, x: Read, ranges: Sequence[range]) -> Read:
         """The places of each axis that a range has, whose step may be negative."""
-        before, shape = self.shape_of(x), [len(r) for r in ranges]
-        if isinstance(x, Constant):
-            return Constant(np.ascontiguousarray(x.value[np.ix_(*ranges)]) if ranges else x.value)
-        if all(r.step == 1 for r in ranges) and sum(n != e for n, e in zip(shape, before, strict=True)) <= 1:
+        shape = [len(r) for r in ranges]
+        if all(r.step == 1 for r in ranges) and sum(n != e for n, e in zip(shape, self.shape_of(x), strict=True)) <= 1:
             for axis, places in enumerate(ranges):
                 x = self.slice(x, axis, places.start, len(places))
             return x
         begins = tuple(r.start if len(r) else 0 for r in ranges)
-        return self.node(
-            "strided_slice", [x], shape, self.dtype_of(x), begins=begins, steps=tuple(r.step for r in ranges)
-        )
+        return self.node("strided_slice", [x], shape, begins=begins, steps=tuple(r.step for r in ranges))
 
     def take(self, x: Read, numbers: Read, axis: int) -> Read:
         """Parts along an axis by their places, which negative ones count from the end."""
         before = self.shape_of(x)
         if isinstance(numbers, Constant):
             numbers = Constant(np.where(numbers.value < 0, numbers.value + before[axis], numbers.value))
-            if isinstance(x, Constant):
-                return Constant(np.take(x.value, numbers.value, axis, mode="clip"))
-        shape = (*before[:axis], *self.shape_of(numbers), *before[axis + 1 :])
-        return self.node("take", [x, numbers], shape, self.dtype_of(x), axis=axis)
+        return self.node("take", [x, numbers], resized(before, axis, *self.shape_of(numbers)), axis=axis)
 
     # ---- products and sums -----------------------------------------------------------------------------------------
     def matmul(self, a: Read, b: Read) -> Read:
@@ -185,17 +143,10 @@ class Maker(Rewriter):
         a = self.reshape(a, (1, *one)) if len(one) == 1 else a
         b = self.reshape(b, (*two, 1)) if len(two) == 1 else b
         left, right = self.shape_of(a), self.shape_of(b)
-        shape = (*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
-        if isinstance(a, Constant) and isinstance(b, Constant):
-            found: Read = Constant(np.matmul(a.value, b.value))
-        else:
-            found = self.node("matmul", [a, b], shape, self.dtype_of(a))
-        whole = list(shape)
-        if len(two) == 1:
-            whole.pop()
-        if len(one) == 1:
-            whole.pop(-1 if len(two) == 1 else -2)
-        return self.reshape(found, whole)
+        batch = np.broadcast_shapes(left[:-2], right[:-2])
+        found = self.node("matmul", [a, b], (*batch, left[-2], right[-1]))
+        rows, columns = [left[-2]] if len(one) > 1 else [], [right[-1]] if len(two) > 1 else []
+        return self.reshape(found, (*batch, *rows, *columns))
 
     def fold(self, op: str, x: Read, axes: Sequence[int], keepdims: bool) -> Read:
         """Sums and the like along axes."""
@@ -207,7 +158,12 @@ class Maker(Rewriter):
             return self.reshape(x, shape)
         if math.prod(before[a] for a in axes) == 0:
             return self.broadcast(Constant(_of_nothing(op, self.dtype_of(x))), shape)
-        return self.node(op, [x], shape, self.dtype_of(x), axis=axes, keepdims=keepdims)
+        return self.node(op, [x], shape, axis=axes, keepdims=keepdims)
+
+
+def resized(shape: Sequence[int], axis: int, *extents: int) -> tuple[int, ...]:
+    """A shape with other extents in place of an axis: one, or none."""
+    return (*shape[:axis], *extents, *shape[axis + 1 :])
 
 
 def _of_nothing(op: str, dtype: str) -> Array:

@@ -1,4 +1,4 @@
-"""Operators that move numbers: shapes, parts, copies, padding, enlarging."""
+"""Operators that move numbers: shapes, parts, copies, padding."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from chanas.models.graph import Constant, Read
-from chanas.models.reading.call import Call, extents_of, reads
-from chanas.models.reading.making import constant
-from chanas.models.reading.resizing import Resizing, resize
-from chanas.models.sources.model import Array
+from chanas.models.reading.arithmetic import type_of
+from chanas.models.reading.call import Call, reads
+from chanas.models.reading.making import constant, resized
 
 
-@reads("Identity", "Dropout", attributes=["ratio", "seed", "is_test", "consumed_inputs"])
+@reads("Identity", "Dropout", attributes=["ratio", "seed", "is_test"])
 def _identity(call: Call) -> Sequence[Read]:
     """A dropout does nothing once a network is trained; its mask says that all is kept."""
     if call.op == "Dropout" and call.has(2) and bool(call.known(2, "mode").any()):
@@ -36,7 +35,7 @@ def _size(call: Call) -> Read:
     return constant(math.prod(call.shape(0)), "int64")
 
 
-@reads("Reshape", attributes=["shape", "allowzero", "consumed_inputs"])
+@reads("Reshape", attributes=["shape", "allowzero"])
 def _reshape(call: Call) -> Read:
     before = call.shape(0)
     wanted = list(call.numbers("shape", 1, "shape") or ())
@@ -64,9 +63,8 @@ def _flatten(call: Call) -> Read:
 def _squeeze(call: Call) -> Read:
     before = call.shape(0)
     given = call.numbers("axes", 1, "axes")
-    axes = (
-        {a for a, e in enumerate(before) if e == 1} if given is None else {call.in_range(a, len(before)) for a in given}
-    )
+    ones = [a for a, e in enumerate(before) if e == 1]
+    axes = {call.in_range(a, len(before)) for a in (ones if given is None else given)}
     if wrong := [a for a in axes if before[a] != 1]:
         raise call.refused(f"takes out axis {wrong[0]} of {list(before)}, which has more than one number")
     return call.make.reshape(call.input(0), [e for a, e in enumerate(before) if a not in axes])
@@ -93,7 +91,7 @@ def _transpose(call: Call) -> Read:
 
 @reads("Expand")
 def _expand(call: Call) -> Read:
-    wanted = extents_of(call.known(1, "shape"))
+    wanted = call.whole(1, "shape")
     try:
         shape = np.broadcast_shapes(call.shape(0), wanted)
     except ValueError:
@@ -128,10 +126,7 @@ def _concat(call: Call) -> Read:
     parts = [call.input(i) for i in range(len(call.inputs))]
     shapes = [call.make.shape_of(p) for p in parts]
     axis = call.axis("axis", 1, len(shapes[0]))
-    if any(
-        len(s) != len(shapes[0]) or (*s[:axis], *s[axis + 1 :]) != (*shapes[0][:axis], *shapes[0][axis + 1 :])
-        for s in shapes
-    ):
+    if any(len(s) != len(shapes[0]) or resized(s, axis) != resized(shapes[0], axis) for s in shapes):
         raise call.refused(
             f"puts {', '.join(str(list(s)) for s in shapes)} together along axis {axis}, which does not go"
         )
@@ -170,7 +165,7 @@ def _slice(call: Call) -> Read:
     before = call.shape(0)
     starts, ends = call.numbers("starts", 1, "starts") or (), call.numbers("ends", 2, "ends") or ()
     axes = call.numbers("axes", 3, "axes") or tuple(range(len(starts)))
-    steps = extents_of(call.known_or(4, "steps", [1] * len(starts)))
+    steps = call.whole(4, "steps") if call.has(4) else (1,) * len(starts)
     if 0 in steps:
         raise call.refused("has a step of 0")
     parts = [range(e) for e in before]
@@ -191,7 +186,7 @@ def _pad(call: Call) -> Read:
     mode = call.choice("mode", "constant", ("constant", "reflect", "edge", "wrap"))
     rank = len(call.shape(0))
     pads = call.numbers("pads", 1, "padding") or call.attribute("paddings", ())
-    axes = [call.in_range(a, rank) for a in extents_of(call.known(3, "axes"))] if call.has(3) else list(range(rank))
+    axes = [call.in_range(a, rank) for a in (call.whole(3, "axes") if call.has(3) else range(rank))]
     if len(pads) != 2 * len(axes):
         raise call.refused(f"has {len(pads)} numbers of padding for {len(axes)} axes")
     before, after = [0] * rank, [0] * rank
@@ -208,7 +203,7 @@ def _center_crop_pad(call: Call) -> Read:
     shape = call.shape(0)
     axes = [call.in_range(a, len(shape)) for a in call.attribute("axes", range(len(shape)))]
     before, after = [0] * len(shape), [0] * len(shape)
-    for axis, wanted in zip(axes, extents_of(call.known(1, "shape")), strict=True):
+    for axis, wanted in zip(axes, call.whole(1, "shape"), strict=True):
         extra = wanted - shape[axis]
         before[axis] = extra // 2 if extra > 0 else -(-extra // 2)
         after[axis] = extra - before[axis]
@@ -218,7 +213,7 @@ def _center_crop_pad(call: Call) -> Read:
 @reads("ConstantOfShape", attributes=["value"])
 def _constant_of_shape(call: Call) -> Read:
     value = np.asarray(call.attribute("value", np.zeros(1, np.float32)))
-    return Constant(np.full(extents_of(call.known(0, "shape")), value.ravel()[0]))
+    return Constant(np.full(call.whole(0, "shape"), value.ravel()[0]))
 
 
 @reads("Range", attributes=["stash_type"])
@@ -235,7 +230,7 @@ def _tile(call: Call) -> Read:
         times = [1] * len(before)
         times[call.known_number(2, "axis")] = call.known_number(1, "repeats")
     else:
-        times = list(extents_of(call.known(1, "repeats")))
+        times = list(call.whole(1, "repeats"))
     return make.tile(x, times)
 
 
@@ -250,8 +245,6 @@ def _trilu(call: Call) -> Read:
 
 @reads("EyeLike", attributes=["dtype", "k"])
 def _eye_like(call: Call) -> Read:
-    from chanas.models.reading.arithmetic import type_of
-
     number = call.attribute("dtype")
     dtype = call.make.dtype_of(call.input(0)) if number is None else type_of(call, number)
     rows, columns = call.shape(0)
@@ -265,92 +258,9 @@ def _one_hot(call: Call) -> Read:
     before = call.shape(0)
     axis = call.axis("axis", -1, len(before) + 1)
     numbers = make.cast(numbers, "int64")
-    numbers = make.each(
-        "where", make.each("less", numbers, make.number(0, numbers)), make.scaled(numbers, shift=depth), numbers
-    )
-    places = constant(np.arange(depth).reshape([depth if a == axis else 1 for a in range(len(before) + 1)]), "int64")
+    is_negative = make.each("less", numbers, make.number(0, numbers))
+    numbers = make.each("where", is_negative, make.scaled(numbers, shift=depth), numbers)
+    places = make.along(constant(np.arange(depth), "int64"), axis, len(before) + 1)
     is_hot = make.each("equal", make.reshape(numbers, (*before[:axis], 1, *before[axis:])), places)
     off, on = (make.reshape(make.slice(values, 0, i, 1), ()) for i in (0, 1))
     return make.each("where", is_hot, on, off)
-
-
-# ---- enlarging ------------------------------------------------------------------------------------------------------
-@reads("Upsample", attributes=["mode", "scales", "width_scale", "height_scale"])
-def _upsample(call: Call) -> Read:
-    mode = call.choice("mode", "nearest", ("nearest", "linear", "bilinear"))
-    scales: Sequence[float] = call.attribute(
-        "scales", (1.0, 1.0, call.attribute("height_scale", 1.0), call.attribute("width_scale", 1.0))
-    )
-    if call.has(1):
-        scales = [float(s) for s in call.known(1, "scales").ravel()]
-    shape = tuple(int(e * s) for e, s in zip(call.shape(0), scales, strict=True))
-    how = Resizing(mode="nearest" if mode == "nearest" else "linear", coordinates="asymmetric", rounding="floor")
-    return resize(call.make, call.input(0), shape, scales, how)
-
-
-@reads(
-    "Resize",
-    attributes=[
-        "antialias",
-        "axes",
-        "coordinate_transformation_mode",
-        "cubic_coeff_a",
-        "exclude_outside",
-        "extrapolation_value",
-        "keep_aspect_ratio_policy",
-        "mode",
-        "nearest_mode",
-    ],
-)
-def _resize(call: Call) -> Read:
-    before = call.shape(0)
-    rank = len(before)
-    axes = [call.in_range(a, rank) for a in call.attribute("axes", range(rank))]
-    is_old = call.opset < 11  # inputs are the value and the scales, as Upsample has them
-    scales_at, sizes_at, region_at = (1, -1, -1) if is_old else (2, 3, 1)
-    how = Resizing(
-        mode=call.choice("mode", "nearest", ("nearest", "linear", "cubic")),
-        coordinates="asymmetric"
-        if is_old
-        else call.choice("coordinate_transformation_mode", "half_pixel", Resizing.COORDINATES),
-        rounding="floor" if is_old else call.choice("nearest_mode", "round_prefer_floor", Resizing.ROUNDINGS),
-        cubic=float(call.attribute("cubic_coeff_a", -0.75)),
-        exclude_outside=bool(call.attribute("exclude_outside", 0)),
-        extrapolation=float(call.attribute("extrapolation_value", 0.0)),
-        antialias=bool(call.attribute("antialias", 0)),
-        region=_region(call, region_at, axes, rank),
-    )
-    scales, shape = [1.0] * rank, list(before)
-    given = call.known_or(scales_at, "scales", np.zeros(0)).ravel()
-    if given.size:
-        for axis, scale in zip(axes, given, strict=True):
-            low, high = how.region[axis]
-            whole = before[axis] * float(scale) * ((high - low) if how.coordinates == "tf_crop_and_resize" else 1.0)
-            scales[axis], shape[axis] = float(scale), math.floor(whole)
-    else:
-        sizes = extents_of(call.known(sizes_at, "sizes")) if sizes_at > 0 else ()
-        _by_sizes(call, axes, sizes, scales, shape)
-    return resize(call.make, call.input(0), tuple(shape), scales, how)
-
-
-def _by_sizes(call: Call, axes: Sequence[int], sizes: Sequence[int], scales: list[float], shape: list[int]) -> None:
-    """Fill in scales and shape by the sizes that are wanted, which may have to keep the proportions."""
-    before = call.shape(0)
-    policy = call.choice("keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller"))
-    ratios = [size / before[axis] for axis, size in zip(axes, sizes, strict=True)]
-    for axis, size, ratio in zip(axes, sizes, ratios, strict=True):
-        if policy == "stretch":
-            scales[axis], shape[axis] = ratio, size
-        else:
-            scales[axis] = min(ratios) if policy == "not_larger" else max(ratios)
-            shape[axis] = math.floor(scales[axis] * before[axis] + 0.5)
-
-
-def _region(call: Call, position: int, axes: Sequence[int], rank: int) -> list[tuple[float, float]]:
-    """The part of each axis that is resized, between 0 and 1."""
-    found = [(0.0, 1.0)] * rank
-    roi: Array = call.known_or(position, "region", np.zeros(0)).ravel() if position > 0 else np.zeros(0)
-    if roi.size == 2 * len(axes):
-        for i, axis in enumerate(axes):
-            found[axis] = float(roi[i]), float(roi[i + len(axes)])
-    return found

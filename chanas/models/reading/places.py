@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from chanas.models.graph import Constant, Read
-from chanas.models.reading.call import Call, extents_of, reads
+from chanas.models.reading.call import Call, reads
 from chanas.models.reading.making import constant
 
 _NUMBERS = "numbers, and with them the shape of its output,"
@@ -33,38 +34,29 @@ def _gather(call: Call) -> Read:
 @reads("GatherElements", attributes=["axis"])
 def _gather_elements(call: Call) -> Read:
     axis = call.axis("axis", 0, len(call.shape(0)))
-    return call.make.node(
-        "gather_elements", [call.input(0), call.input(1)], call.shape(1), call.make.dtype_of(call.input(0)), axis=axis
-    )
+    return call.make.node("gather_elements", [call.input(0), call.input(1)], call.shape(1), axis=axis)
 
 
 @reads("GatherND", attributes=["batch_dims"])
 def _gather_nd(call: Call) -> Read:
     batch, data, numbers = int(call.attribute("batch_dims", 0)), call.shape(0), call.shape(1)
     shape = (*numbers[:-1], *data[batch + numbers[-1] :])
-    return call.make.node(
-        "gather_nd", [call.input(0), call.input(1)], shape, call.make.dtype_of(call.input(0)), batch_dims=batch
-    )
+    return call.make.node("gather_nd", [call.input(0), call.input(1)], shape, batch_dims=batch)
 
 
 @reads("ScatterElements", "Scatter", attributes=["axis", "reduction"])
 def _scatter_elements(call: Call) -> Read:
-    facts = {"axis": call.axis("axis", 0, len(call.shape(0))), "reduction": _reduction(call)}
-    return _scatter(call, "scatter_elements", facts)
+    return _scattered(call, "scatter_elements", axis=call.axis("axis", 0, len(call.shape(0))))
 
 
 @reads("ScatterND", attributes=["reduction"])
 def _scatter_nd(call: Call) -> Read:
-    return _scatter(call, "scatter_nd", {"reduction": _reduction(call)})
+    return _scattered(call, "scatter_nd")
 
 
-def _reduction(call: Call) -> str:
-    return call.choice("reduction", "none", ("none", "add", "mul", "max", "min"))
-
-
-def _scatter(call: Call, op: str, facts: dict[str, object]) -> Read:
-    inputs = [call.input(i) for i in range(3)]
-    return call.make.node(op, inputs, call.shape(0), call.make.dtype_of(inputs[0]), **facts)
+def _scattered(call: Call, op: str, **facts: Any) -> Read:
+    reduction = call.choice("reduction", "none", ("none", "add", "mul", "max", "min"))
+    return call.make.node(op, [call.input(i) for i in range(3)], call.shape(0), reduction=reduction, **facts)
 
 
 @reads("TensorScatter", attributes=["axis", "mode"])
@@ -76,9 +68,8 @@ def _tensor_scatter(call: Call) -> Read:
     axis, mode = call.axis("axis", -2, len(shape)), call.choice("mode", "linear", ("linear", "circular"))
     length, num = shape[axis], call.shape(1)[axis]
     begins = call.input(2) if call.has(2) else constant(np.zeros(shape[0]), "int64")
-    begins = make.reshape(begins, [e if a == 0 else 1 for a, e in enumerate(shape)])
-    places = constant(np.arange(length).reshape([length if a == axis else 1 for a in range(len(shape))]), "int64")
-    there = make.each("subtract", places, make.cast(begins, "int64"))
+    begins = make.cast(make.along(begins, 0, len(shape)), "int64")
+    there = make.each("subtract", make.along(constant(np.arange(length), "int64"), axis, len(shape)), begins)
     if mode == "circular":
         there = make.each("floor_mod", there, make.number(length, there))
     is_new = make.each(
@@ -87,7 +78,7 @@ def _tensor_scatter(call: Call) -> Read:
         make.each("less", there, make.number(num, there)),
     )
     inside = make.broadcast(make.clip(there, 0, num - 1), shape)
-    new = make.node("gather_elements", [update, inside], shape, make.dtype_of(update), axis=axis)
+    new = make.node("gather_elements", [update, inside], shape, axis=axis)
     return make.each("where", is_new, new, cache)
 
 
@@ -106,14 +97,12 @@ def _max_unpool(call: Call) -> Read:
     whole = (*shape[:2], *own)
     zeros = make.broadcast(make.number(0, x), (math.prod(whole),))
     flat = [make.reshape(call.input(i), (math.prod(shape),)) for i in (1, 0)]
-    found = make.node(
-        "scatter_elements", [zeros, *flat], (math.prod(whole),), make.dtype_of(x), axis=0, reduction="none"
-    )
+    found = make.node("scatter_elements", [zeros, *flat], (math.prod(whole),), axis=0, reduction="none")
     found = make.reshape(found, whole)
     if not call.has(2):
         return found
-    wanted = extents_of(call.known(2, "shape"))
-    return make.pad(found, (0,) * len(whole), [w - e for w, e in zip(wanted, whole, strict=True)], make.number(0, x))
+    beyond = [w - e for w, e in zip(call.whole(2, "shape"), whole, strict=True)]
+    return make.pad(found, (0,) * len(whole), beyond, make.number(0, x))
 
 
 # ---- places that are found ------------------------------------------------------------------------------------------
@@ -150,7 +139,6 @@ def _unique(call: Call) -> Sequence[Read]:
 @reads("ReverseSequence", attributes=["batch_axis", "time_axis"])
 def _reverse_sequence(call: Call) -> Read:
     make, x = call.make, call.input(0)
-    facts = {
-        name: call.axis(name, default, len(call.shape(0))) for name, default in (("batch_axis", 1), ("time_axis", 0))
-    }
-    return make.node("reverse_sequence", [x, call.input(1)], call.shape(0), make.dtype_of(x), **facts)
+    rank = len(call.shape(0))
+    batch, time = call.axis("batch_axis", 1, rank), call.axis("time_axis", 0, rank)
+    return make.node("reverse_sequence", [x, call.input(1)], call.shape(0), batch_axis=batch, time_axis=time)

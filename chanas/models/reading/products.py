@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from chanas.models.graph import Constant, Read
-from chanas.models.reading.call import Call, extents_of, reads
+from chanas.models.reading.call import Call, reads
 from chanas.models.reading.making import Maker, constant
 
 WINDOW = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
@@ -59,11 +60,30 @@ def window_of(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> Wind
     Raises:
         ModelError: its attributes are of another number of axes.
     """
-    num = len(extents)
+    strides, dilation, before, after, auto = _attributes(call, len(extents), kernel)
+    if auto == "VALID":
+        before = after = (0,) * len(extents)
+    elif auto != "NOTSET":
+        total = [
+            max((-(-e // s) - 1) * s + d * (k - 1) + 1 - e, 0)
+            for e, s, d, k in zip(extents, strides, dilation, kernel, strict=True)
+        ]
+        before, after = _halves(total, auto == "SAME_UPPER")
+    return Window(tuple(kernel), strides, dilation, before, after)
+
+
+Numbers = tuple[int, ...]
+
+
+def _attributes(call: Call, num: int, kernel: Sequence[int]) -> tuple[Numbers, Numbers, Numbers, Numbers, str]:
+    """Strides, dilation, padding before and after each axis, and `auto_pad`.
+
+    Raises:
+        ModelError: they are of another number of axes.
+    """
     strides = tuple(call.attribute("strides", (1,) * num))
     dilation = tuple(call.attribute("dilations", (1,) * num))
     pads = tuple(call.attribute("pads", (0,) * (2 * num)))
-    auto = call.choice("auto_pad", "NOTSET", ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
     if not len(kernel) == len(strides) == len(dilation) == len(pads) // 2 == num or len(pads) % 2:
         raise call.refused(
             f"has a window of {len(kernel)} axes, {len(strides)} strides, {len(dilation)} dilations and {len(pads)} "
@@ -71,29 +91,45 @@ def window_of(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> Wind
         )
     if min(strides) < 1 or min(dilation) < 1:
         raise call.refused(f"has strides {list(strides)} and dilations {list(dilation)}; expected numbers above 0")
-    before, after = pads[:num], pads[num:]
-    if auto == "VALID":
-        before = after = (0,) * num
-    elif auto != "NOTSET":
-        total = [
-            max((-(-e // s) - 1) * s + d * (k - 1) + 1 - e, 0)
-            for e, s, d, k in zip(extents, strides, dilation, kernel, strict=True)
-        ]
-        small = tuple(t // 2 for t in total)
-        large = tuple(t - t // 2 for t in total)
-        before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
-    return Window(tuple(kernel), strides, dilation, before, after)
+    auto = call.choice("auto_pad", "NOTSET", ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
+    return strides, dilation, pads[:num], pads[num:], auto
 
 
-def _in_two(call: Call, x: Read, weight: Read | None = None) -> tuple[Read, Read | None]:
-    """Maps of one axis as such of two, the first of them of one number."""
-    make = call.make
-    n, c, length = make.shape_of(x)
-    wide = None
-    if weight is not None:
-        o, i, k = make.shape_of(weight)
-        wide = make.reshape(weight, (o, i, 1, k))
-    return make.reshape(x, (n, c, 1, length)), wide
+def _halves(total: Sequence[int], odd_is_after: bool) -> tuple[Numbers, Numbers]:
+    """Padding before and after each axis, of so much together."""
+    less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    return (less, more) if odd_is_after else (more, less)
+
+
+def _check_places(call: Call, places: Sequence[int], kernel: Sequence[int], extents: Sequence[int]) -> None:
+    if min(places) < 1:
+        raise call.refused(f"has a window of {list(kernel)} on maps of {list(extents)}, which is larger than they are")
+
+
+def _moved(
+    make: Maker,
+    op: str,
+    reads: Sequence[Read],
+    window: Window,
+    out: Sequence[int],
+    *,
+    bias: Read | None = None,
+    dtype: str | None = None,
+    **facts: Any,
+) -> Read:
+    """The result [N, C, …] of a window that moves over maps: a convolution with weights, or a pooling. Maps of one axis
+    are computed as such of two, the first of them of one number."""
+    shape = tuple(out)
+    if len(out) == 3:
+        reads = [make.reshape(r, (*make.shape_of(r)[:2], 1, make.shape_of(r)[2])) for r in reads]
+        window, shape = _two(window), (*out[:2], 1, out[2])
+    if len(reads) == 1:
+        facts["pool_size"] = window.kernel
+    op = "conv2d" if op == "conv" and len(shape) == 4 else op
+    found = make.node(op, reads, shape, dtype, **window.facts(), **facts)
+    if bias is not None:
+        found = make.each("add", found, make.reshape(bias, (1, out[1], *[1] * (len(shape) - 2))))
+    return make.reshape(found, out)
 
 
 def _two(window: Window) -> Window:
@@ -104,7 +140,6 @@ def _two(window: Window) -> Window:
 
 @reads("Conv", attributes=[*WINDOW, "group"])
 def _conv(call: Call) -> Read:
-    make, x, weight = call.make, call.input(0), call.input(1)
     shape, own, groups = call.shape(0), call.shape(1), int(call.attribute("group", 1))
     if len(shape) < 3 or len(own) != len(shape):
         raise call.refused(f"has an input {list(shape)} and weights {list(own)}; expected [N, C, …] and [C_out, C, …]")
@@ -113,67 +148,37 @@ def _conv(call: Call) -> Read:
             f"has {shape[1]} input channels in {groups} groups, and weights {list(own)} for {own[1] * groups}"
         )
     window = window_of(call, shape[2:], own[2:])
-    places = window.outputs(shape[2:])
-    if min(places) < 1:
-        raise call.refused(
-            f"has a window of {list(own[2:])} on maps of {list(shape[2:])}, which is larger than they are"
-        )
-    out = (shape[0], own[0], *places)
-    if len(shape) == 3:
-        x, wide = _in_two(call, x, weight)
-        assert wide is not None
-        weight, window = wide, _two(window)
-    places = places if len(places) > 1 else (1, *places)
-    op = "conv2d" if len(places) == 2 else "conv"
-    found: Read = make.node(
-        op, [x, weight], (shape[0], own[0], *places), make.dtype_of(x), **window.facts(), groups=groups
-    )
-    if call.has(2):
-        found = make.each("add", found, make.reshape(call.input(2), (1, own[0], *[1] * len(places))))
-    return make.reshape(found, out)
+    out = (shape[0], own[0], *window.outputs(shape[2:]))
+    _check_places(call, out[2:], own[2:], shape[2:])
+    reads_, bias = [call.input(0), call.input(1)], call.input(2) if call.has(2) else None
+    return _moved(call.make, "conv", reads_, window, out, bias=bias, groups=groups)
 
 
 @reads("ConvTranspose", attributes=[*WINDOW, "group", "output_padding", "output_shape"])
 def _conv_transpose(call: Call) -> Read:
-    make, x, weight = call.make, call.input(0), call.input(1)
     shape, own, groups = call.shape(0), call.shape(1), int(call.attribute("group", 1))
     num = len(shape) - 2
     if len(own) != len(shape) or own[0] != shape[1] or groups < 1 or own[0] % groups:
         raise call.refused(f"has an input {list(shape)} and weights {list(own)} in {groups} groups, which do not go")
-    strides = tuple(call.attribute("strides", (1,) * num))
-    dilation = tuple(call.attribute("dilations", (1,) * num))
+    strides, dilation, before, after, auto = _attributes(call, num, own[2:])
     extra = tuple(call.attribute("output_padding", (0,) * num))
-    pads = tuple(call.attribute("pads", (0,) * (2 * num)))
-    auto = call.choice("auto_pad", "NOTSET", ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
     whole = [
         (e - 1) * s + d * (k - 1) + 1 + o
         for e, s, d, k, o in zip(shape[2:], strides, dilation, own[2:], extra, strict=True)
     ]
-    before, after = list(pads[:num]), list(pads[num:])
     wanted = call.attribute("output_shape")
     if auto == "VALID":
-        before, after = [0] * num, [0] * num
+        before = after = (0,) * num
     if wanted is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
         sizes = [e * s for e, s in zip(shape[2:], strides, strict=True)] if wanted is None else list(wanted)[-num:]
-        total = [w - size for w, size in zip(whole, sizes, strict=True)]
-        half = [t // 2 for t in total]
-        rest = [t - h for t, h in zip(total, half, strict=True)]
-        before, after = (half, rest) if auto == "SAME_UPPER" else (rest, half)
+        before, after = _halves([w - size for w, size in zip(whole, sizes, strict=True)], auto == "SAME_UPPER")
     places = tuple(w - b - a for w, b, a in zip(whole, before, after, strict=True))
     if min(places) < 1:
         raise call.refused(f"gives maps of {list(places)}, which have no numbers")
-    window = Window(own[2:], strides, dilation, tuple(before), tuple(after))
+    window = Window(own[2:], strides, dilation, before, after)
+    reads_, bias = [call.input(0), call.input(1)], call.input(2) if call.has(2) else None
     out = (shape[0], own[1] * groups, *places)
-    if num == 1:
-        x, wide = _in_two(call, x, weight)
-        assert wide is not None
-        weight, window, places = wide, _two(window), (1, *places)
-    found: Read = make.node(
-        "conv_transpose", [x, weight], (*out[:2], *places), make.dtype_of(x), **window.facts(), groups=groups
-    )
-    if call.has(2):
-        found = make.each("add", found, make.reshape(call.input(2), (1, out[1], *[1] * len(places))))
-    return make.reshape(found, out)
+    return _moved(call.make, "conv_transpose", reads_, window, out, bias=bias, groups=groups)
 
 
 # ---- windows --------------------------------------------------------------------------------------------------------
@@ -181,7 +186,8 @@ def _conv_transpose(call: Call) -> Read:
 def _max_pool(call: Call) -> Sequence[Read]:
     found = [_pool(call, "max_pool2d")]
     if call.outputs > 1:
-        found.append(_pool(call, "max_pool_place", column_major=bool(call.attribute("storage_order", 0))))
+        column_major = bool(call.attribute("storage_order", 0))
+        found.append(_pool(call, "max_pool_place", dtype="int64", column_major=column_major))
     return found
 
 
@@ -190,34 +196,33 @@ def _average_pool(call: Call) -> Read:
     return _pool(call, "avg_pool2d", count_include_pad=bool(call.attribute("count_include_pad", 0)))
 
 
+def _pool(call: Call, op: str, **facts: Any) -> Read:
+    shape, kernel = call.shape(0), call.attribute("kernel_shape")
+    if kernel is None:
+        raise call.refused("has no kernel_shape")
+    window = window_of(call, shape[2:], kernel)
+    places = window.outputs(shape[2:], bool(call.attribute("ceil_mode", 0)))
+    _check_places(call, places, kernel, shape[2:])
+    return _moved(call.make, op, [call.input(0)], window, (*shape[:2], *places), **facts)
+
+
 @reads("LpPool", attributes=[*WINDOW, "ceil_mode", "p"])
 def _lp_pool(call: Call) -> Read:
-    """(Σ |x|^p)^(1 / p): sums are means of windows with their padding, times the numbers of these."""
-    make, p = call.make, float(call.attribute("p", 2))
-    powers = _power(make, call.input(0), p)
+    """(Σ |x|^p)^(1 / p), whose sums are a convolution of ones for each channel: windows beyond the padding then count
+    no more than they have."""
+    make, p, shape = call.make, float(call.attribute("p", 2)), call.shape(0)
     kernel = tuple(call.attribute("kernel_shape"))
-    shape = call.shape(0)
     window = window_of(call, shape[2:], kernel)
-    # as a convolution of ones for each channel: windows beyond the padding then count no more than they have
-    ones = constant(np.ones((shape[1], 1, *kernel)))
-    num = len(kernel)
-    is_ceil = bool(call.attribute("ceil_mode", 0))
-    places = window.outputs(shape[2:], is_ceil)
-    after = [
+    places = window.outputs(shape[2:], bool(call.attribute("ceil_mode", 0)))
+    after = tuple(
         max(a, (n - 1) * s + d * (k - 1) + 1 - e - b)
         for a, n, s, d, k, e, b in zip(
             window.after, places, window.strides, window.dilation, kernel, shape[2:], window.before, strict=True
         )
-    ]
-    window = Window(kernel, window.strides, window.dilation, window.before, tuple(after))
-    x, weight = powers, ones
-    if num == 1:
-        x, wide = _in_two(call, x, ones)
-        assert isinstance(wide, Constant)
-        weight, window, places = wide, _two(window), (1, *places)
-    op = "conv2d" if len(places) == 2 else "conv"
-    found: Read = make.node(op, [x, weight], (*shape[:2], *places), **window.facts(), groups=shape[1])
-    return make.reshape(_root(make, found, p), (*shape[:2], *places[-num:]))
+    )
+    window, out = dataclasses.replace(window, after=after), (*shape[:2], *places)
+    values = [_power(make, call.input(0), p), constant(np.ones((shape[1], 1, *kernel)))]
+    return _root(make, _moved(make, "conv", values, window, out, groups=shape[1]), p)
 
 
 def _power(make: Maker, x: Read, p: float) -> Read:
@@ -233,43 +238,22 @@ def _root(make: Maker, x: Read, p: float) -> Read:
     return x if p == 1.0 else make.each("power", x, make.number(1 / p, x))
 
 
-def _pool(call: Call, op: str, **facts: Any) -> Read:
-    make, x = call.make, call.input(0)
-    shape = call.shape(0)
-    kernel = call.attribute("kernel_shape")
-    if kernel is None:
-        raise call.refused("has no kernel_shape")
-    window = window_of(call, shape[2:], kernel)
-    places = window.outputs(shape[2:], bool(call.attribute("ceil_mode", 0)))
-    if min(places) < 1:
-        raise call.refused(
-            f"has a window of {list(kernel)} on maps of {list(shape[2:])}, which is larger than they are"
-        )
-    out = (*shape[:2], *places)
-    if len(shape) == 3:
-        x, _ = _in_two(call, x)
-        window, places = _two(window), (1, *places)
-    dtype = "int64" if op == "max_pool_place" else make.dtype_of(x)
-    found = make.node(op, [x], (*shape[:2], *places), dtype, **window.facts(), pool_size=window.kernel, **facts)
-    return make.reshape(found, out)
-
-
 @reads("Col2Im", attributes=["dilations", "pads", "strides"])
 def _col2im(call: Call) -> Read:
     """Columns of windows, [N, C · kernel, places], added up where these lie: a transposed convolution with ones."""
     make, shape = call.make, call.shape(0)
-    extents, kernel = extents_of(call.known(1, "shape")), extents_of(call.known(2, "window"))
+    extents, kernel = call.whole(1, "shape"), call.whole(2, "window")
     size, window = math.prod(kernel), window_of(call, extents, kernel)
     places, maps = window.outputs(extents), shape[0] * shape[1] // size
     if math.prod(places) != shape[2]:
         raise call.refused(f"has {shape[2]} columns for {math.prod(places)} windows of {list(kernel)}")
     x = make.reshape(call.input(0), (maps, size, *places))
     ones = constant(np.eye(size).reshape(size, 1, *kernel))
-    found = make.node("conv_transpose", [x, ones], (maps, 1, *extents), make.dtype_of(x), **window.facts(), groups=1)
+    found = make.node("conv_transpose", [x, ones], (maps, 1, *extents), **window.facts(), groups=1)
     return make.reshape(found, (shape[0], shape[1] // size, *extents))
 
 
-@reads("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", attributes=["p", "consumed_inputs"])
+@reads("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", attributes=["p"])
 def _global_pool(call: Call) -> Read:
     make, x = call.make, call.input(0)
     axes = range(2, len(call.shape(0)))
@@ -334,7 +318,7 @@ def _einsum(call: Call) -> Read:
     if len(operands) == 2 and all(len(set(letters)) == len(letters) for letters in operands):
         return _as_matmul(make, operands, values, output, extents)
     shape = [extents[letter] for letter in output]
-    return make.node("einsum", values, shape, make.dtype_of(values[0]), operands=tuple(operands), output=output)
+    return make.node("einsum", values, shape, operands=tuple(operands), output=output)
 
 
 def _letters(call: Call) -> tuple[list[str], str]:

@@ -5,14 +5,13 @@ Products are computed in float32: whole numbers are exact in it up to 2²⁴.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 
-from chanas.models.graph import Constant, Read
+from chanas.models.graph import Read
 from chanas.models.reading.arithmetic import type_of
-from chanas.models.reading.call import TABLE, Call, reads
+from chanas.models.reading.call import Call, read_as, reads
 from chanas.models.reading.products import WINDOW
 
 _TYPES = ("int8", "uint8", "int16", "uint16")
@@ -25,7 +24,7 @@ def _by_axis(call: Call, position: int, axis: int) -> Read:
     if block and len(own) == rank:
         times = tuple(block if a == axis else 1 for a in range(rank))
         whole = [e * t for e, t in zip(own, times, strict=True)]
-        wide = make.node("repeat", [x], whole, make.dtype_of(x), times=times)
+        wide = make.node("repeat", [x], whole, times=times)
         return make.slice(wide, axis, 0, shape[axis])
     return _along(call, x, axis, rank)
 
@@ -90,33 +89,25 @@ def _along(call: Call, x: Read, axis: int, rank: int) -> Read:
     own = call.make.shape_of(x)
     if math.prod(own) == 1:
         return call.make.reshape(x, ())
-    if len(own) != 1:
-        return x
-    return call.make.reshape(x, tuple(own[0] if a == axis % rank else 1 for a in range(rank)))
-
-
-def _product(call: Call, op: str, a: Read, b: Read) -> Read:
-    """The result of the operator of floats, whose attributes are the same."""
-    found = TABLE[op].read(dataclasses.replace(call, op=op, inputs=(a, b)))
-    assert isinstance(found, int | Constant)
-    return found
+    return call.make.along(x, axis, rank) if len(own) == 1 else x
 
 
 @reads("MatMulInteger")
 def _matmul_integer(call: Call) -> Read:
-    product = _product(call, "MatMul", _centred(call, 0, 2, -2), _centred(call, 1, 3, -1))
+    product = read_as(call, "MatMul", [_centred(call, 0, 2, -2), _centred(call, 1, 3, -1)], {})
     return call.make.cast(product, "int32")
 
 
 @reads("ConvInteger", attributes=[*WINDOW, "group"])
 def _conv_integer(call: Call) -> Read:
-    return call.make.cast(_product(call, "Conv", _centred(call, 0, 2, 1), _centred(call, 1, 3, 0)), "int32")
+    product = read_as(call, "Conv", [_centred(call, 0, 2, 1), _centred(call, 1, 3, 0)], call.given)
+    return call.make.cast(product, "int32")
 
 
 @reads("QLinearMatMul")
 def _qlinear_matmul(call: Call) -> Read:
     make = call.make
-    product = _product(call, "MatMul", _centred(call, 0, 2, -2), _centred(call, 3, 5, -1))
+    product = read_as(call, "MatMul", [_centred(call, 0, 2, -2), _centred(call, 3, 5, -1)], {})
     rank = make.rank(product)
     scale = make.each("multiply", _along(call, call.input(1), -2, rank), _along(call, call.input(4), -1, rank))
     scale = make.each("divide", scale, _along(call, call.input(6), -2, rank))
@@ -127,7 +118,7 @@ def _qlinear_matmul(call: Call) -> Read:
 @reads("QLinearConv", attributes=[*WINDOW, "group"])
 def _qlinear_conv(call: Call) -> Read:
     make = call.make
-    product = _product(call, "Conv", _centred(call, 0, 2, 1), _centred(call, 3, 5, 0))
+    product = read_as(call, "Conv", [_centred(call, 0, 2, 1), _centred(call, 3, 5, 0)], call.given)
     rank = make.rank(product)
     scale = make.each("multiply", make.reshape(call.input(1), ()), _along(call, call.input(4), 1, rank))
     if call.has(8):

@@ -24,6 +24,7 @@ from chanas.models.reading import (  # noqa: F401 -- the table
     quantised,
     recurrent,
     regions,
+    resizing,
     sequences,
     signals,
     sums,
@@ -32,11 +33,11 @@ from chanas.models.reading.call import TABLE, Call, Given, Listed
 from chanas.models.reading.making import Maker
 from chanas.models.reading.types import check_types
 from chanas.models.sources.model import OWN_TYPES, Array, TensorFacts
+from chanas.models.sources.onnx_files import DOMAINS, names_read
 
-_DOMAINS = ("", "ai.onnx")
 _RUNTIMES_OWN = ("com.microsoft", "com.ms.")
 """Beginnings of the names of domains that ONNX Runtime has for itself."""
-_MAX_TEXT, _SHOWN = 160, 3
+_SHOWN = 3
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
@@ -96,7 +97,7 @@ class _Reader:
 
     @staticmethod
     def opset(imports: Iterable[Any]) -> int:
-        return max((entry.version for entry in imports if entry.domain in _DOMAINS), default=1)
+        return max((entry.version for entry in imports if entry.domain in DOMAINS), default=1)
 
     def weights(self, graph: Any, scope: _Scope) -> None:
         """Add the constants of a graph."""
@@ -110,7 +111,7 @@ class _Reader:
     def walk(self, nodes: Iterable[Any], scope: _Scope, outputs: set[str]) -> None:
         """Read nodes in order; `outputs` are names that the graph gives back."""
         nodes = list(nodes)
-        read = {name for node in nodes for name in _names_read(node)} | outputs
+        read = {name for node in nodes for name in names_read(node)} | outputs
         for node in nodes:
             used = [i for i, name in enumerate(node.output) if name and name in read]
             if not used:
@@ -141,7 +142,7 @@ class _Reader:
         given = {name: value for name, value in given.items() if value is not None}
         if (node.domain, node.op_type) in self.functions:
             return self._function(self.functions[node.domain, node.op_type], inputs, given, num_outputs)
-        if node.domain not in _DOMAINS:
+        if node.domain not in DOMAINS:
             raise self._missing(node)
         if node.op_type in _RANDOM:
             raise ModelError(f"{who} is a random number, which can't be tuned; export the network without")
@@ -170,7 +171,7 @@ class _Reader:
         except ChanasError:
             raise
         except Exception as error:  # a node that contradicts itself in a way that no entry foresees
-            raise call.refused(f"does not fit what it reads ({describe(error, _MAX_TEXT)})") from error
+            raise call.refused(f"does not fit what it reads ({describe(error)})") from error
         return found if isinstance(found, Sequence) else [found]
 
     def _missing(self, node: Any) -> ModelError:
@@ -209,16 +210,6 @@ class _Reader:
 
 
 # ---- protobuf -------------------------------------------------------------------------------------------------------
-def _names_read(node: Any) -> Iterable[str]:
-    """Names that a node reads, those that its branches read from outside among them."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _names_read(inner)
-            yield from (output.name for output in graph.output)
-
-
 def _place(node: Any) -> str:
     return str(node.name or next(iter(node.output), "without a name"))
 
@@ -228,7 +219,7 @@ def _described(node: Any) -> str:
 
 
 def _full_name(node: Any) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain not in _DOMAINS else str(node.op_type)
+    return f"{node.domain}.{node.op_type}" if node.domain not in DOMAINS else str(node.op_type)
 
 
 def _attribute(attribute: Any, scope: _Scope | None) -> Any:
@@ -253,17 +244,10 @@ def _attribute(attribute: Any, scope: _Scope | None) -> Any:
 
 def _constant(given: Mapping[str, Any], who: str) -> Array:
     """The array of a `Constant`, however it is written."""
-    for name, dtype in (
-        ("value", None),
-        ("sparse_value", None),
-        ("value_float", "float32"),
-        ("value_floats", "float32"),
-    ):
+    types = {"value": None, "sparse_value": None, "value_float": np.float32, "value_floats": np.float32}
+    for name, dtype in {**types, "value_int": np.int64, "value_ints": np.int64}.items():
         if name in given:
             return np.asarray(given[name], dtype)
-    for name in ("value_int", "value_ints"):
-        if name in given:
-            return np.asarray(given[name], np.int64)
     raise ModelError(f"{who} has no number; known: value, value_float(s), value_int(s), sparse_value")
 
 
@@ -305,7 +289,7 @@ def _schema(node: Any, opset: int) -> Any:
 def _has_schema_function(node: Any) -> bool:
     import onnx
 
-    schema = _schema(node, onnx.defs.onnx_opset_version()) if node.domain in _DOMAINS else None
+    schema = _schema(node, onnx.defs.onnx_opset_version()) if node.domain in DOMAINS else None
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 

@@ -5,13 +5,13 @@ Notation of ONNX: T steps, N sequences, D directions, H numbers of a state; W mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from chanas.models.graph import Constant, Read
-from chanas.models.reading.call import Call, reads
+from chanas.models.reading.call import Call, read_as, reads
 from chanas.models.reading.making import constant
 
 _ATTRIBUTES = (
@@ -138,54 +138,44 @@ def _direction(
 def _functions(call: Call, names: Sequence[str], d: int) -> list[Function]:
     """The activations of a direction."""
     given = [str(n) for n in call.attribute("activations", ())] or list(names) * 2
-    alphas, betas = list(call.attribute("activation_alpha", ())), list(call.attribute("activation_beta", ()))
+    numbers = {name: list(call.attribute(f"activation_{name}", ())) for name in ("alpha", "beta")}
     limit = call.attribute("clip")
     found = []
     for name in given:
-        alpha = alphas.pop(0) if alphas and name.lower() in _WITH_ALPHA else None
-        beta = betas.pop(0) if betas and name.lower() in _WITH_BETA else None
-        found.append(_function(call, name, alpha, beta, None if limit is None else float(limit)))
+        takes = _NUMBERS.get(name.lower(), ())
+        own = {key: numbers[key].pop(0) for key in takes if numbers[key]}
+        found.append(_function(call, name, own, None if limit is None else float(limit)))
     num = len(names)
     if len(found) < num * (d + 1):
         raise call.refused(f"has {len(found)} activations; expected {num} for each direction")
     return found[d * num : (d + 1) * num]
 
 
-_WITH_ALPHA = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
-_WITH_BETA = ("affine", "scaledtanh", "hardsigmoid")
+_NUMBERS = {
+    **dict.fromkeys(("affine", "scaledtanh", "hardsigmoid"), ("alpha", "beta")),
+    **dict.fromkeys(("leakyrelu", "thresholdedrelu", "elu"), ("alpha",)),
+}
+"""Activations that take numbers, which are given for these alone, one after the other."""
+_OPERATORS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu")
 
 
-def _function(call: Call, name: str, alpha: float | None, beta: float | None, limit: float | None) -> Function:
-    make = call.make
-    kind = name.lower()
-    plain = {"sigmoid": "sigmoid", "tanh": "tanh", "softplus": "softplus"}
+def _function(call: Call, name: str, numbers: Mapping[str, float], limit: float | None) -> Function:
+    """An activation: an operator of its own, or one of two that are none."""
+    make, kind = call.make, name.lower()
+    operator = next((op for op in _OPERATORS if op.lower() == kind), None)
+    if operator is None and kind not in ("affine", "scaledtanh"):
+        raise call.refused(f"has activation {name}, which is not there")
 
     def of(x: Read) -> Read:
         x = x if limit is None else make.clip(x, -limit, limit)
-        if kind in plain:
-            return make.each(plain[kind], x)
-        if kind == "relu":
-            return make.activation(x, "relu")
+        if operator is not None:
+            return read_as(call, operator, [x], numbers)
+        alpha, beta = float(numbers.get("alpha", 1.0)), numbers.get("beta")
         if kind == "affine":
-            return make.scaled(x, 1.0 if alpha is None else alpha, beta or 0.0)
-        if kind == "hardsigmoid":
-            return make.clip(make.scaled(x, 0.2 if alpha is None else alpha, 0.5 if beta is None else beta), 0.0, 1.0)
-        if kind == "scaledtanh":
-            return make.scaled(
-                make.each("tanh", make.scaled(x, 1.0 if beta is None else beta)), 1.0 if alpha is None else alpha
-            )
-        if kind == "leakyrelu":
-            is_above = make.each("greater", x, make.number(0.0, x))
-            return make.each("where", is_above, x, make.scaled(x, 0.01 if alpha is None else alpha))
-        if kind == "softsign":
-            return make.each("divide", x, make.scaled(make.each("abs", x), shift=1.0))
-        raise call.refused(f"has activation {name}, which is not there")
+            return make.scaled(x, alpha, beta or 0.0)
+        return make.scaled(make.each("tanh", make.scaled(x, 1.0 if beta is None else beta)), alpha)
 
     return of
-
-
-def _weighted(direction: _Direction, state: Read) -> Read:
-    return direction.call.make.matmul(state, direction.r)
 
 
 @reads("LSTM", attributes=[*_ATTRIBUTES, "input_forget"])
@@ -194,7 +184,7 @@ def _lstm(call: Call) -> Sequence[Read]:
 
     def step(d: _Direction, x: Read, h: Read, c: Read) -> tuple[Read, Read]:
         f, g, out = d.functions
-        rows = make.each("add", x, _weighted(d, h))
+        rows = make.each("add", x, make.matmul(h, d.r))
         i_, o_, f_, c_ = (d.gate(rows, n) for n in range(4))
         holes = None if d.peepholes is None else [make.slice(d.peepholes, 0, n * d.hidden, d.hidden) for n in range(3)]
 
@@ -237,6 +227,6 @@ def _rnn(call: Call) -> Sequence[Read]:
     make = call.make
 
     def step(d: _Direction, x: Read, h: Read, c: Read) -> tuple[Read, Read]:
-        return d.functions[0](make.each("add", x, _weighted(d, h))), c
+        return d.functions[0](make.each("add", x, make.matmul(h, d.r))), c
 
     return _layer(call, 1, ("Tanh",), step, added_to_x=True)[:2]

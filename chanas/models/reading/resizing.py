@@ -5,17 +5,105 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from chanas.models.graph import Read
-from chanas.models.reading.making import Maker, constant
+from chanas.models.reading.call import Call, reads
+from chanas.models.reading.making import Maker, constant, resized
 from chanas.models.sources.model import Array
 
+_COORDINATES = (
+    *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),
+    *("tf_half_pixel_for_nn", "tf_crop_and_resize"),
+)
+_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
+
+@reads("Upsample", attributes=["mode", "scales", "width_scale", "height_scale"])
+def _upsample(call: Call) -> Read:
+    mode = call.choice("mode", "nearest", ("nearest", "linear", "bilinear"))
+    scales: Sequence[float] = call.attribute(
+        "scales", (1.0, 1.0, call.attribute("height_scale", 1.0), call.attribute("width_scale", 1.0))
+    )
+    if call.has(1):
+        scales = [float(s) for s in call.known(1, "scales").ravel()]
+    shape = tuple(int(e * s) for e, s in zip(call.shape(0), scales, strict=True))
+    how = _Rule(mode="nearest" if mode == "nearest" else "linear", coordinates="asymmetric", rounding="floor")
+    return _resized(call.make, call.input(0), shape, scales, how)
+
+
+@reads(
+    "Resize",
+    attributes=[
+        "antialias",
+        "axes",
+        "coordinate_transformation_mode",
+        "cubic_coeff_a",
+        "exclude_outside",
+        "extrapolation_value",
+        "keep_aspect_ratio_policy",
+        "mode",
+        "nearest_mode",
+    ],
+)
+def _resize(call: Call) -> Read:
+    before = call.shape(0)
+    rank = len(before)
+    axes = [call.in_range(a, rank) for a in call.attribute("axes", range(rank))]
+    is_old = call.opset < 11  # inputs are the value and the scales, as Upsample has them
+    scales_at, sizes_at, region_at = (1, -1, -1) if is_old else (2, 3, 1)
+    how = _Rule(
+        mode=call.choice("mode", "nearest", ("nearest", "linear", "cubic")),
+        coordinates="asymmetric"
+        if is_old
+        else call.choice("coordinate_transformation_mode", "half_pixel", _COORDINATES),
+        rounding="floor" if is_old else call.choice("nearest_mode", "round_prefer_floor", _ROUNDINGS),
+        cubic=float(call.attribute("cubic_coeff_a", -0.75)),
+        exclude_outside=bool(call.attribute("exclude_outside", 0)),
+        extrapolation=float(call.attribute("extrapolation_value", 0.0)),
+        antialias=bool(call.attribute("antialias", 0)),
+        region=_region(call, region_at, axes, rank),
+    )
+    scales, shape = [1.0] * rank, list(before)
+    given = call.known_or(scales_at, "scales", np.zeros(0)).ravel()
+    if given.size:
+        for axis, scale in zip(axes, given, strict=True):
+            low, high = how.region[axis]
+            whole = before[axis] * float(scale) * ((high - low) if how.coordinates == "tf_crop_and_resize" else 1.0)
+            scales[axis], shape[axis] = float(scale), math.floor(whole)
+    else:
+        sizes = call.whole(sizes_at, "sizes") if sizes_at > 0 else ()
+        _by_sizes(call, axes, sizes, scales, shape)
+    return _resized(call.make, call.input(0), tuple(shape), scales, how)
+
+
+def _by_sizes(call: Call, axes: Sequence[int], sizes: Sequence[int], scales: list[float], shape: list[int]) -> None:
+    """Fill in scales and shape by the sizes that are wanted, which may have to keep the proportions."""
+    before = call.shape(0)
+    policy = call.choice("keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller"))
+    ratios = [size / before[axis] for axis, size in zip(axes, sizes, strict=True)]
+    for axis, size, ratio in zip(axes, sizes, ratios, strict=True):
+        if policy == "stretch":
+            scales[axis], shape[axis] = ratio, size
+        else:
+            scales[axis] = min(ratios) if policy == "not_larger" else max(ratios)
+            shape[axis] = math.floor(scales[axis] * before[axis] + 0.5)
+
+
+def _region(call: Call, position: int, axes: Sequence[int], rank: int) -> list[tuple[float, float]]:
+    """The part of each axis that is resized, between 0 and 1."""
+    found = [(0.0, 1.0)] * rank
+    roi: Array = call.known_or(position, "region", np.zeros(0)).ravel() if position > 0 else np.zeros(0)
+    if roi.size == 2 * len(axes):
+        for i, axis in enumerate(axes):
+            found[axis] = float(roi[i]), float(roi[i + len(axes)])
+    return found
+
+
+# ---- tables of places and weights ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Resizing:
+class _Rule:
     """A rule, in ONNX's words.
 
     region  part of each axis that is resized, between 0 and 1 (`tf_crop_and_resize`)
@@ -30,19 +118,8 @@ class Resizing:
     antialias: bool = False
     region: Sequence[tuple[float, float]] = ()
 
-    COORDINATES: ClassVar = (
-        "half_pixel",
-        "half_pixel_symmetric",
-        "pytorch_half_pixel",
-        "align_corners",
-        "asymmetric",
-        "tf_half_pixel_for_nn",
-        "tf_crop_and_resize",
-    )
-    ROUNDINGS: ClassVar = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
-
-def resize(make: Maker, x: Read, shape: Sequence[int], scales: Sequence[float], how: Resizing) -> Read:
+def _resized(make: Maker, x: Read, shape: Sequence[int], scales: Sequence[float], how: _Rule) -> Read:
     """The value resized to a shape, axis by axis."""
     before = make.shape_of(x)
     tables = {}
@@ -50,25 +127,23 @@ def resize(make: Maker, x: Read, shape: Sequence[int], scales: Sequence[float], 
     for axis, (old, new) in enumerate(zip(before, shape, strict=True)):
         if old == new and scales[axis] == 1.0 and how.coordinates != "tf_crop_and_resize":
             continue
-        region = how.region[axis] if how.region else (0.0, 1.0)
-        at = _positions(old, new, scales[axis], region, how.coordinates)
+        at = _positions(old, new, scales[axis], how.region[axis] if how.region else (0.0, 1.0), how.coordinates)
         if how.coordinates == "tf_crop_and_resize":
             outside[axis] = (at < 0) | (at > old - 1)
         tables[axis] = _table(at, old, min(scales[axis], 1.0), how)
     times = _repeats(tables, before, shape)
     if times is not None:
-        return make.node("repeat", [x], shape, make.dtype_of(x), times=times) if tables else x
+        return make.node("repeat", [x], shape, times=times) if tables else x
     is_float = make.dtype_of(x).startswith("float")
     for axis, (places, weights) in tables.items():
-        own = make.shape_of(x)
         if places.shape[1] == 1:
             x = make.take(x, constant(places[:, 0], "int64"), axis)
             continue
         reads = [make.cast(x, "float32"), constant(places, "int32"), constant(weights)]
-        x = make.node("interpolate", reads, (*own[:axis], shape[axis], *own[axis + 1 :]), axis=axis)
+        x = make.node("interpolate", reads, resized(make.shape_of(x), axis, shape[axis]), axis=axis)
     for axis, mask in outside.items():
         if mask.any():
-            is_out = constant(mask.reshape([-1 if a == axis else 1 for a in range(len(shape))]), "bool")
+            is_out = make.along(constant(mask, "bool"), axis, len(shape))
             x = make.each("where", is_out, make.number(how.extrapolation, x), x)
     return x if is_float else make.cast(x, "float32")
 
@@ -109,7 +184,7 @@ def _positions(old: int, new: int, scale: float, region: tuple[float, float], ru
     return at
 
 
-def _table(at: Array, old: int, scale: float, how: Resizing) -> tuple[Array, Array]:
+def _table(at: Array, old: int, scale: float, how: _Rule) -> tuple[Array, Array]:
     """Places int[new, taps] and weights float[new, taps] of what each number is a sum of."""
     if how.mode == "nearest":
         places = _rounded(at, how.rounding).clip(0, old - 1)[:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chanas.models.graph import Constant, Read
-from chanas.models.reading.call import Call, Listed, extents_of, reads
+from chanas.models.reading.call import Call, Listed, reads
 from chanas.models.reading.making import constant
 from chanas.models.reading.moving import parts
 
@@ -14,9 +14,8 @@ def _split(call: Call) -> Listed:
     before = call.shape(0)
     axis = call.axis("axis", 0, len(before))
     extent = before[axis]
-    given = call.known_or(1, "parts", 1)
-    lengths = extents_of(given)
-    if getattr(given, "ndim", 0) == 0:
+    lengths = call.whole(1, "parts") if call.has(1) else (1,)
+    if not call.has(1) or not call.shape(1):
         lengths = tuple(min(lengths[0], extent - begin) for begin in range(0, extent, lengths[0]))
     found = parts(call, axis, lengths)
     if not call.has(1) and not call.attribute("keepdims", 1):

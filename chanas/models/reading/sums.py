@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from chanas.models.graph import Constant, Read
 from chanas.models.reading.call import Call, reads
-from chanas.models.reading.making import Maker, constant
-
-
-def _absolute(make: Maker, x: Read) -> Read:
-    return make.each("abs", x)
+from chanas.models.reading.making import Maker, constant, resized
 
 
 def _square(make: Maker, x: Read) -> Read:
     return make.each("multiply", x, x)
 
 
-def _log(make: Maker, x: Read) -> Read:
-    return _in_floats(make, "log", x)
-
-
-def _sqrt(make: Maker, x: Read) -> Read:
-    return _in_floats(make, "sqrt", x)
-
-
-def _in_floats(make: Maker, op: str, x: Read) -> Read:
+def _in_floats(op: str, make: Maker, x: Read) -> Read:
     """A function of floats; of whole numbers as ONNX's own bodies have it, through floats and back."""
     return make.cast(make.each(op, make.cast(x, "float32")), make.dtype_of(x))
 
@@ -44,10 +34,10 @@ _FOLDS: dict[str, tuple[_Step, str, _Step]] = {
     "ReduceMax": (_same, "max", _same),
     "ReduceMin": (_same, "min", _same),
     "ReduceProd": (_same, "prod", _same),
-    "ReduceL1": (_absolute, "sum", _same),
-    "ReduceL2": (_square, "sum", _sqrt),
+    "ReduceL1": (lambda make, x: make.each("abs", x), "sum", _same),
+    "ReduceL2": (_square, "sum", functools.partial(_in_floats, "sqrt")),
     "ReduceSumSquare": (_square, "sum", _same),
-    "ReduceLogSum": (_same, "sum", _log),
+    "ReduceLogSum": (_same, "sum", functools.partial(_in_floats, "log")),
 }
 
 
@@ -91,7 +81,7 @@ def _extreme_place(call: Call) -> Read:
     before = call.shape(0)
     axis = call.axis("axis", 0, len(before))
     keeps = bool(call.attribute("keepdims", 1))
-    shape = (*before[:axis], *([1] if keeps else []), *before[axis + 1 :])
+    shape = resized(before, axis, *([1] if keeps else []))
     facts = {"axis": axis, "keepdims": keeps, "last": bool(call.attribute("select_last_index", 0))}
     return call.make.node(call.op.lower(), [call.input(0)], shape, "int64", **facts)
 
@@ -103,17 +93,16 @@ def _top_k(call: Call) -> Sequence[Read]:
     k = call.known_number(1, "number") if call.has(1) else int(call.attribute("k"))
     if not 0 <= k <= before[axis]:
         raise call.refused(f"takes {k} of {before[axis]} along axis {axis}")
-    shape = (*before[:axis], k, *before[axis + 1 :])
+    shape = resized(before, axis, k)
     places = make.node("topk", [x], shape, "int64", axis=axis, largest=bool(call.attribute("largest", 1)))
-    return [make.node("gather_elements", [x, places], shape, make.dtype_of(x), axis=axis), places]
+    return [make.node("gather_elements", [x, places], shape, axis=axis), places]
 
 
 @reads("CumSum", "CumProd", attributes=["exclusive", "reverse"])
 def _cumulative(call: Call) -> Read:
     axis = call.in_range(call.known_number(1, "axis"), len(call.shape(0)))
-    facts = {name: bool(call.attribute(name, 0)) for name in ("exclusive", "reverse")}
-    x = call.input(0)
-    return call.make.node(call.op.lower(), [x], call.shape(0), call.make.dtype_of(x), axis=axis, **facts)
+    facts: dict[str, Any] = {name: bool(call.attribute(name, 0)) for name in ("exclusive", "reverse")}
+    return call.make.node(call.op.lower(), [call.input(0)], call.shape(0), axis=axis, **facts)
 
 
 # ---- shares ---------------------------------------------------------------------------------------------------------
@@ -132,24 +121,14 @@ def _softmax(call: Call) -> Read:
 def _share(make: Maker, x: Read, axis: int, op: str) -> Read:
     shape = make.shape_of(x)
     if op == "Hardmax":
-        first = make.node(
-            "argmax",
-            [x],
-            [1 if a == axis else e for a, e in enumerate(shape)],
-            "int64",
-            axis=axis,
-            keepdims=True,
-            last=False,
-        )
-        places = constant(np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))]), "int64")
+        first = make.node("argmax", [x], resized(shape, axis, 1), "int64", axis=axis, keepdims=True, last=False)
+        places = make.along(constant(np.arange(shape[axis]), "int64"), axis, len(shape))
         return make.cast(make.each("equal", first, places), make.dtype_of(x))
     return make.node({"Softmax": "softmax", "LogSoftmax": "log_softmax"}[op], [x], shape, axis=axis)
 
 
 # ---- normalisations -------------------------------------------------------------------------------------------------
-@reads(
-    "BatchNormalization", attributes=["consumed_inputs", "epsilon", "is_test", "momentum", "spatial", "training_mode"]
-)
+@reads("BatchNormalization", attributes=["epsilon", "is_test", "momentum", "spatial", "training_mode"])
 def _batch_norm(call: Call) -> Read:
     """x · scale + shift by channel; before operator set 9 by number, too (`spatial`)."""
     make, x = call.make, call.input(0)
@@ -159,13 +138,12 @@ def _batch_norm(call: Call) -> Read:
     if of_batch and not isinstance(x, Constant):  # of weights: they are standardised, in whatever mode
         raise call.refused("is in training mode; export the network for inference (call eval() before it)")
     shape = call.shape(0)
-    by_channel = (1, -1, *[1] * (len(shape) - 2)) if len(shape) > 1 else (-1,)
-    is_spatial = bool(call.attribute("spatial", 1))
-    parts = []
-    for i in range(1, 5):
-        own = call.shape(i)
-        wanted = tuple(math.prod(own) if e == -1 else e for e in by_channel) if is_spatial else (1, *shape[1:])
-        parts.append(make.reshape(call.input(i), wanted))
+    parts = [
+        make.along(call.input(i), min(1, len(shape) - 1), len(shape))
+        if call.attribute("spatial", 1)
+        else make.reshape(call.input(i), (1, *shape[1:]))
+        for i in range(1, 5)
+    ]
     epsilon = float(call.attribute("epsilon", 1e-5))
     if of_batch and isinstance(x, Constant):
         axes = tuple(a for a in range(len(shape)) if a != 1)
@@ -181,13 +159,12 @@ def _batch_norm(call: Call) -> Read:
     )
 
 
-@reads("InstanceNormalization", attributes=["consumed_inputs", "epsilon"])
+@reads("InstanceNormalization", attributes=["epsilon"])
 def _instance_norm(call: Call) -> Read:
     make, x, shape = call.make, call.input(0), call.shape(0)
     rows = make.reshape(x, (*shape[:2], math.prod(shape[2:])))
     found = _normal(make, rows, 1, float(call.attribute("epsilon", 1e-5)))
-    by_channel = (1, shape[1], 1)
-    scale, shift = (make.reshape(call.input(i), by_channel) for i in (1, 2))
+    scale, shift = (make.reshape(call.input(i), (1, shape[1], 1)) for i in (1, 2))
     return make.reshape(make.each("add", make.each("multiply", found, scale), shift), shape)
 
 
@@ -195,7 +172,7 @@ def _normal(make: Maker, x: Read, num_axes: int, epsilon: float) -> Read:
     """(x − mean) / √(variance + ε) along the last axes."""
     own = make.shape_of(x)[-num_axes:]
     reads = [x, constant(np.ones(own)), constant(np.zeros(own))]
-    return make.node("layer_norm", reads, make.shape_of(x), num_axes=num_axes, epsilon=epsilon)
+    return make.node("layer_norm", reads, make.shape_of(x), "float32", num_axes=num_axes, epsilon=epsilon)
 
 
 @reads("LayerNormalization", attributes=["axis", "epsilon", "stash_type"])
@@ -208,7 +185,7 @@ def _layer_norm(call: Call) -> Sequence[Read]:
     shift = call.input(2) if call.has(2) else constant(np.zeros(own))
     goes = all(make.shape_of(t) == own for t in (scale, shift))
     if goes:
-        found: Read = make.node("layer_norm", [x, scale, shift], shape, num_axes=num, epsilon=epsilon)
+        found: Read = make.node("layer_norm", [x, scale, shift], shape, "float32", num_axes=num, epsilon=epsilon)
     else:
         found = make.each("add", make.each("multiply", _normal(make, x, num, epsilon), scale), shift)
     if call.outputs < 2:

@@ -27,7 +27,6 @@ _DETECTOR_SIZE = 320  # those that take any size; torchvision's own default is 8
 _CLASSES = 1000
 _COUNTER = "num_batches_tracked"
 _PREFIX = "module."  # of networks that were trained on several devices
-_MAX_TEXT = 160
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def open_library_network(library: str, name: str, shapes: Shapes, weights: Path 
             program = torch.export.export(made.module, (torch.zeros(made.shape),))
     except Exception as error:  # whatever the exporter or a network's own code raises
         raise ModelError(
-            f"PyTorch cannot export {library}'s {name} for an image {list(made.shape)} ({describe(error, _MAX_TEXT)}); "
+            f"PyTorch cannot export {library}'s {name} for an image {list(made.shape)} ({describe(error)}); "
             "give another shape with --shape, or take another network"
         ) from error
     return opened_program(name, program, dict(made.origin), pictures=made.pictures)
@@ -97,7 +96,7 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
         try:
             network = found.make(None, tensors).eval()
         except Exception as error:  # whatever a library raises for a network that it cannot make
-            raise ModelError(f"{library} does not make {name} ({describe(error, _MAX_TEXT)})") from error
+            raise ModelError(f"{library} does not make {name} ({describe(error)})") from error
         if weights is not None:
             network = _with_weights(network, found, weights, tensors)
         if found.is_detector:
@@ -112,7 +111,7 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
                 take_statistics(network, shape)
             except Exception as error:  # whatever a network's own code raises on a shape that it was not made for
                 raise ModelError(
-                    f"{library}'s {name} does not take an image {list(shape)} ({describe(error, _MAX_TEXT)}); give "
+                    f"{library}'s {name} does not take an image {list(shape)} ({describe(error)}); give "
                     "another one with --shape"
                 ) from error
     origin = {

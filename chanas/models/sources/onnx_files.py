@@ -24,7 +24,7 @@ _MAX_NODES = 50_000
 """The largest networks, unrolled, have some ten thousand."""
 _MAX_DEPTH = 50
 """Functions within functions; exporters write three or four."""
-_DOMAINS = ("", "ai.onnx")
+DOMAINS = ("", "ai.onnx")
 _NARROW = {"uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6}
 """Bits of numbers that files pack more closely than numpy."""
 
@@ -104,7 +104,7 @@ def _names_inside(descriptor: Any) -> frozenset[str]:
 def _check_version(path: Path, proto: Any) -> None:
     import onnx
 
-    opset = max((o.version for o in proto.opset_import if o.domain in _DOMAINS), default=1)
+    opset = max((o.version for o in proto.opset_import if o.domain in DOMAINS), default=1)
     if opset > onnx.defs.onnx_opset_version():
         raise ModelError(
             f"{path} is of opset {opset}; onnx {onnx.__version__} knows them up to {onnx.defs.onnx_opset_version()}: "
@@ -175,7 +175,7 @@ def _order(path: Path, graph: Any) -> None:
         ModelError: nodes read each other in a circle.
     """
     givers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-    needed = [{givers[name] for name in _names_read(node) if name in givers} for node in graph.node]
+    needed = [{givers[name] for name in names_read(node) if name in givers} for node in graph.node]
     if all(max(before, default=-1) < i for i, before in enumerate(needed)):
         return
     readers: dict[int, list[int]] = {}
@@ -199,12 +199,13 @@ def _order(path: Path, graph: Any) -> None:
     graph.node.extend(ordered.node)
 
 
-def _names_read(node: Any) -> Iterator[str]:
+def names_read(node: Any) -> Iterator[str]:
+    """Names that a node reads, those that its branches read from outside among them."""
     yield from node.input
     for graph in _graphs(node):
         yield from (output.name for output in graph.output)
         for inner in graph.node:
-            yield from _names_read(inner)
+            yield from names_read(inner)
 
 
 def _described(node: Any) -> str:
@@ -252,7 +253,7 @@ def _check_content(tensor: Any, name: str) -> None:
     except Exception as error:  # numpy's or onnx's own, of whatever kind
         raise ModelError(
             f"{name} is damaged: its numbers do not fit its shape {_shape(tensor.dims)} or its type "
-            f"({describe(error, _MAX_TEXT)}); export the network again"
+            f"({describe(error)}); export the network again"
         ) from error
 
 

@@ -25,7 +25,6 @@ from chanas.models.sources.model import (
 )
 from chanas.models.sources.onnx_files import load_onnx
 
-_MAX_TEXT = 160
 _ONLY_FATAL = 4  # of ONNX Runtime's levels of its log
 
 
@@ -144,7 +143,7 @@ def _answer(name: str, proto: Any, inputs: Sequence[TensorFacts]) -> Answer:
                     found = opened[opener.__name__].run(None, feeds)
                 return [np.array(value, own_type(str(np.asarray(value).dtype))) for value in found]
             except Exception as error:  # the runtime's own; the next one may know more operators
-                errors.append(describe(error, _MAX_TEXT))
+                errors.append(describe(error))
         raise ModelError(
             f"{name} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})"
         )

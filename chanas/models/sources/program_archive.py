@@ -79,7 +79,7 @@ def copy_program(path: Path, copy: Path) -> None:
         raise ModelError(f"{path} is no program of torch.export (expected {error.args[0]} in it)") from error
     except (zipfile.BadZipFile, ValueError, TypeError, AttributeError, NotImplementedError, EOFError) as error:
         raise ModelError(
-            f"{path} is no program of torch.export, or cut short ({describe(error, _MAX_TEXT)}); export it again"
+            f"{path} is no program of torch.export, or cut short ({describe(error)}); export it again"
         ) from error
 
 

@@ -24,7 +24,6 @@ from chanas.models.sources.onnx_files import parse_onnx
 from chanas.models.sources.program_archive import copy_program
 
 _OPSET = 20
-_MAX_TEXT = 160
 _ALMOST_ZERO = 1e-4  # scales of residual branches begin as 1e-4 (EfficientFormer), 1e-5 (CaiT) or 1e-6 (ConvNeXt)
 
 
@@ -77,7 +76,7 @@ def open_exported(path: Path, exported: Path | None = None) -> OpenedModel:
         except Exception as error:  # the format's own errors are of many kinds
             raise ModelError(
                 f"{path} is damaged or was written by another version of torch (here: {torch.__version__}; "
-                f"{describe(error, _MAX_TEXT)}); export it again with this one"
+                f"{describe(error)}); export it again with this one"
             ) from error
     origin = {"kind": "torch.export", "name": path.name, "sha256": sha256_of(path), "torch": torch.__version__}
     proto = None if exported is None else parse_onnx(exported)
@@ -159,8 +158,7 @@ def _exported(name: str, program: Any) -> Any:
         while cause.__cause__ is not None:
             cause = cause.__cause__  # type: ignore[assignment]
         raise ModelError(
-            f"PyTorch could not export {name} to ONNX ({describe(cause, _MAX_TEXT)}); write the network without "
-            "what it names"
+            f"PyTorch could not export {name} to ONNX ({describe(cause)}); write the network without what it names"
         ) from error
     _check_stateless(name, exported.exported_program)
     return proto

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from chanas.prescheduler.session import Session
 
 DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
-_MAX_TEXT = 160
 
 
 class Model:
@@ -115,7 +114,7 @@ class _Watch:
             raise
         except Exception as error:
             unknown = ModelError(
-                f"{self.source} cannot be used, as step '{name}' failed with {describe(error, _MAX_TEXT)}; the same "
+                f"{self.source} cannot be used, as step '{name}' failed with {describe(error)}; the same "
                 "command with --debug shows where"
             )
             unknown.stage = name

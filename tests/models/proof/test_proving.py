@@ -22,7 +22,7 @@ from chanas.models.proof.reference import reference_of
 from chanas.models.reading.reader import read_graph
 
 from ..default_programs import default_module
-from ..onnx_files import model, opened_and_read
+from ..onnx_files import onnx_model, opened_and_read
 
 HOST = load_target("cpu")
 IMAGE = ("x", "float32", [1, 3, 12, 12])
@@ -65,7 +65,7 @@ def chain() -> Any:
         source = f"r{i}"
     weights = {f"w{i}": weight(16, 16 if i else 3, 3, 3, seed=i) for i in range(4)}
     weights |= {f"b{i}": weight(16, seed=i) for i in range(4)}
-    return model(nodes, [IMAGE], [("r3", "float32", [1, 16, 12, 12])], weights)
+    return onnx_model(nodes, [IMAGE], [("r3", "float32", [1, 16, 12, 12])], weights)
 
 
 def with_planted(number: int, change: float) -> Callable[[Graph], Program]:
@@ -114,7 +114,7 @@ def two_heads() -> Any:
     weights = {"w": weight(16, 3, 3, 3), "boxes_w": weight(8, 16, 1, 1, scale=1e3)}
     weights["scores_w"] = weight(8, 16, 1, 1, seed=1, scale=1e-6)
     heads = [("boxes", "float32", [1, 8, 12, 12]), ("scores", "float32", [1, 8, 12, 12])]
-    return model(nodes, [IMAGE], heads, weights)
+    return onnx_model(nodes, [IMAGE], heads, weights)
 
 
 def test_a_small_output_is_not_right_because_a_large_one_is(proven: Prove) -> None:
@@ -132,7 +132,7 @@ def test_numbers_that_cancel_are_as_uncertain_as_in_the_framework(proven: Prove)
         node("Sub", ["a", "b"], ["y"]),
     ]
     weights = {"w": weight(16, 3, 3, 3), "v": weight(16, 3, 3, 3) * np.float32(1 + 1e-6)}
-    proven(model(nodes, [IMAGE], [("y", "float32", [1, 16, 12, 12])], weights), as_read)
+    proven(onnx_model(nodes, [IMAGE], [("y", "float32", [1, 16, 12, 12])], weights), as_read)
 
 
 def cancelling() -> Any:
@@ -148,7 +148,7 @@ def cancelling() -> Any:
     flat = first.astype(np.float64).sum(axis=1).ravel()
     last -= (last[:, :, 0, 0] @ flat / (flat @ flat))[:, None, None, None] * flat[None, :, None, None]
     weights = {"w0": first, "w1": (1e7 * last).astype(np.float32)}
-    return model(nodes, [("x", "float32", [1, 3, 96, 96])], [("y", "float32", [1, 32, 1, 1])], weights)
+    return onnx_model(nodes, [("x", "float32", [1, 3, 96, 96])], [("y", "float32", [1, 32, 1, 1])], weights)
 
 
 def test_numbers_that_cancel_within_a_network_are_as_uncertain_as_its_weights(proven: Prove) -> None:
@@ -165,7 +165,7 @@ def chosen_class(op: str = "ArgMax", last: int = 0) -> Any:
         node(op, ["c"], ["long"], axis=1, keepdims=1, select_last_index=last),
         node("Cast", ["long"], ["y"], to=6),
     ]
-    return model(nodes, [IMAGE], [("y", "int32", [1, 1, 12, 12])], weights)
+    return onnx_model(nodes, [IMAGE], [("y", "int32", [1, 1, 12, 12])], weights)
 
 
 def of(proto: Any) -> Callable[[Graph], Program]:

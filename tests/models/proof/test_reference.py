@@ -14,7 +14,7 @@ from chanas.errors import ModelError
 from chanas.models.proof import reference
 from chanas.models.proof.reference import index_limits, reference_of
 
-from ..onnx_files import model, opened_and_read
+from ..onnx_files import onnx_model, opened_and_read
 
 node = helper.make_node
 X, Y = ("x", "float32", [2, 4]), ("y", "float32", [2, 4])
@@ -23,7 +23,7 @@ X, Y = ("x", "float32", [2, 4]), ("y", "float32", [2, 4])
 def masked(**changes: Any) -> Any:
     """A softmax of numbers that a mask leaves."""
     nodes = [node("Where", ["m", "x", "low"], ["kept"]), node("Softmax", ["kept"], ["y"], axis=-1)]
-    return model(nodes, [X, ("m", "bool", [2, 4])], [Y], {"low": np.float32(-np.inf)})
+    return onnx_model(nodes, [X, ("m", "bool", [2, 4])], [Y], {"low": np.float32(-np.inf)})
 
 
 def embedded(num_rows: int) -> Any:
@@ -36,11 +36,11 @@ def embedded(num_rows: int) -> Any:
     ]
     table = np.random.default_rng(0).standard_normal((num_rows, 4), dtype=np.float32)
     weights = {"table": table, "zero": np.int64(0), "rows": np.int64(num_rows)}
-    return model(nodes, [("ids", "int64", [8])], [("y", "float32", [8, 4])], weights)
+    return onnx_model(nodes, [("ids", "int64", [8])], [("y", "float32", [8, 4])], weights)
 
 
 def of_one(op: str, **attributes: Any) -> Any:
-    return model([node(op, ["x"], ["y"], **attributes)], [X], [Y], {})
+    return onnx_model([node(op, ["x"], ["y"], **attributes)], [X], [Y], {})
 
 
 def test_draws_are_those_for_which_the_framework_has_numbers(tmp_path: Path) -> None:
@@ -63,12 +63,12 @@ def test_masks_hold_where_the_network_gives_no_number_without(tmp_path: Path) ->
 def test_infinity_is_compared_where_there_is_nothing_else(tmp_path: Path) -> None:
     nodes = [node("Mul", ["x", "large"], ["y"])]
     large = np.array([1.0, np.inf, 1.0, 1.0], np.float32)
-    found = reference_of(*opened_and_read(model(nodes, [X], [Y], {"large": large}), tmp_path))
+    found = reference_of(*opened_and_read(onnx_model(nodes, [X], [Y], {"large": large}), tmp_path))
     assert all(np.isinf(draw.outputs[0][:, 1]).all() for draw in found.draws)
 
 
 def test_a_network_without_numbers_is_refused(tmp_path: Path) -> None:
-    nothing = model([node("Mul", ["x", "nan"], ["y"])], [X], [Y], {"nan": np.float32(np.nan)})
+    nothing = onnx_model([node("Mul", ["x", "nan"], ["y"])], [X], [Y], {"nan": np.float32(np.nan)})
     with pytest.raises(ModelError, match="gives NaN or infinity"):
         reference_of(*opened_and_read(nothing, tmp_path))
 
@@ -85,7 +85,7 @@ def test_whole_numbers_are_rows_of_their_table(num_rows: int, tmp_path: Path) ->
 def test_an_output_that_is_alike_for_all_inputs_is_unproven(tmp_path: Path) -> None:
     nodes = [node("Mul", ["x", "one"], ["y"]), node("Mul", ["x", "zero"], ["z"])]
     weights = {"one": np.float32(1e6), "zero": np.float32(0)}
-    both = model(nodes, [X], [Y, ("z", "float32", [2, 4])], weights)
+    both = onnx_model(nodes, [X], [Y, ("z", "float32", [2, 4])], weights)
     assert reference_of(*opened_and_read(both, tmp_path)).unproven == ("z",)
 
 

@@ -10,7 +10,7 @@ from onnx import helper
 
 from chanas.models.proof.rounding import STEPS, Growth, allowed, growths, moved_inputs
 
-from ..onnx_files import model, opened_and_read
+from ..onnx_files import onnx_model, opened_and_read
 
 UNIT = 2.0**-24
 
@@ -24,7 +24,7 @@ def test_errors_grow_along_the_longest_path_and_with_the_terms_of_sums(tmp_path:
     ]
     weight = np.random.default_rng(0).standard_normal((4, 4, 3, 3), dtype=np.float32)
     image = ("x", "float32", [1, 4, 6, 6])
-    _, graph = opened_and_read(model(nodes, [image], [("y", "float32", [1, 6, 6, 4])], {"w": weight}), tmp_path)
+    _, graph = opened_and_read(onnx_model(nodes, [image], [("y", "float32", [1, 6, 6, 4])], {"w": weight}), tmp_path)
     [output] = graph.outputs
     assert isinstance(output, int)
     assert growths(graph)[output] == Growth((8 + 4 * 6) + 12 + 12)  # 36 terms; one each; what moves adds nothing
@@ -86,7 +86,7 @@ def test_a_sigmoid_is_exact_to_a_share_of_one_however_small_it_is(tmp_path: Path
         helper.make_node("Sqrt", ["a"], ["z"]),
     ]
     outputs = [("y", "float32", [1, 4]), ("z", "float32", [1, 2, 2])]
-    _, graph = opened_and_read(model(nodes, [("x", "float32", [1, 2, 2])], outputs, {}), tmp_path)
+    _, graph = opened_and_read(onnx_model(nodes, [("x", "float32", [1, 2, 2])], outputs, {}), tmp_path)
     found = growths(graph)
     of_one = [found[o].of_one for o in graph.outputs if isinstance(o, int)]
     assert of_one == [8.0, 0.0]

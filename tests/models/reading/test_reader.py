@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from chanas.errors import ModelError
@@ -16,28 +16,22 @@ from chanas.models.graph import Constant
 from chanas.models.reading.reader import read_graph
 from chanas.models.sources.model import Array, TensorFacts
 
+from ..onnx_files import onnx_model
+
 OPSET = 24
 RNG = np.random.default_rng(0)
 
 
 def model_of(
-    nodes: Sequence[Any], weights: Mapping[str, Array], outputs: Sequence[str], inputs: Sequence[Any] = (), **facts: Any
+    nodes: Sequence[Any], weights: Mapping[str, Any], outputs: Sequence[str], inputs: Sequence[Any] = (), **facts: Any
 ) -> Any:
-    graph = helper.make_graph(
-        nodes,
-        "one",
-        inputs,
-        [helper.make_tensor_value_info(o, onnx.TensorProto.UNDEFINED, None) for o in outputs],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-        **facts,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    return onnx_model(nodes, inputs, outputs, weights, opset=OPSET, **facts)
 
 
-def assert_computed(model: Any) -> None:
+def assert_computed(made: Any) -> None:
     """Assert that all outputs are known, and what ONNX's reference evaluator gives."""
-    found = read_graph(model, ()).outputs
-    for value, expected in zip(found, ReferenceEvaluator(model).run(None, {}), strict=True):
+    found = read_graph(made, ()).outputs
+    for value, expected in zip(found, ReferenceEvaluator(made).run(None, {}), strict=True):
         assert isinstance(value, Constant)
         np.testing.assert_allclose(value.value, expected, rtol=1e-4, atol=1e-5)
         assert value.shape == np.shape(expected)
@@ -88,6 +82,11 @@ CASES: Mapping[str, tuple[str, Sequence[Array | None], Mapping[str, Any]]] = {
         "TensorScatter",
         [floats(2, 3, 6, 4), floats(2, 3, 3, 4), np.array([1, 5])],
         {"mode": "circular"},
+    ),
+    "a recurrence of a linear function": (
+        "RNN",
+        [floats(3, 2, 4), floats(1, 5, 4), floats(1, 5, 5) / 4],
+        {"hidden_size": 5, "activations": ["Affine"], "activation_alpha": [0.5], "activation_beta": [0.1]},
     ),
     "bits": ("BitCast", [floats(7)], {"to": onnx.TensorProto.INT32}),
     "unsorted numbers, each once": ("Unique", [np.float32([3, 1, 3, 2, 1])], {"sorted": 0}),
@@ -173,7 +172,7 @@ LONG = "has more than 1024 steps, the most that are written out; give a shorter 
 
 def refused(node: Any, weights: Mapping[str, Array], name: str, value: Array, message: str) -> None:
     """Assert that a node is refused which reads a value of the network's input."""
-    taken = helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+    taken = (name, value.dtype.name, value.shape)
     with pytest.raises(ModelError, match=f"^{node.op_type} .*{message}"):
         read_graph(model_of([node], weights, node.output, [taken]), [TensorFacts(name, value.shape, value.dtype.name)])
 
@@ -221,13 +220,13 @@ def test_a_scan_goes_along_axes_in_both_directions() -> None:
         scan_output_axes=[1],
         scan_output_directions=[1],
     )
-    model = model_of([node], {"start": floats(3), "a": floats(3, 4), "b": floats(4, 3)}, ["end", "all"])
-    state, a, b = (numpy_helper.to_array(t) for t in model.graph.initializer)
+    weights = {"start": floats(3), "a": floats(3, 4), "b": floats(4, 3)}
+    state, a, b = weights.values()
     given = []
     for t in range(4):
         state = state + a[:, t]
         given.append(state * b[3 - t])
-    found = read_graph(model, ()).outputs
+    found = read_graph(model_of([node], weights, ["end", "all"]), ()).outputs
     for value, expected in zip(found, (state, np.stack(given[::-1], 1)), strict=True):
         assert isinstance(value, Constant)
         np.testing.assert_allclose(value.value, expected, rtol=1e-5)
@@ -236,41 +235,70 @@ def test_a_scan_goes_along_axes_in_both_directions() -> None:
 # ---- what a file says beside its nodes ------------------------------------------------------------------------------
 def test_stored_shapes_of_values_are_not_believed() -> None:
     """Files hold wrong ones, and run in ONNX Runtime all the same."""
-    taken = helper.make_tensor_value_info("x", 1, [1, 3, 4, 4])
+    taken = ("x", "float32", [1, 3, 4, 4])
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Flatten", ["y"], ["z"])]
     wrong = [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, [2, 2])]
-    model = model_of(nodes, {}, ["z"], [taken], value_info=wrong)
-    graph = read_graph(model, [TensorFacts("x", (1, 3, 4, 4), "float32")])
+    graph = read_graph(
+        model_of(nodes, {}, ["z"], [taken], value_info=wrong), [TensorFacts("x", (1, 3, 4, 4), "float32")]
+    )
     assert [(node.shape, node.dtype) for node in graph.nodes] == [((1, 3, 4, 4), "float32"), ((1, 48), "float32")]
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
-def test_a_computed_bias_of_another_size_is_refused_with_its_node() -> None:
-    taken = helper.make_tensor_value_info("x", 1, [1, 3, 4, 4])
-    model = model_of([helper.make_node("Conv", ["x", "w", "x"], ["y"])], {"w": floats(2, 3, 3, 3)}, ["y"], [taken])
-    with pytest.raises(ModelError, match=r"Conv .*y.* does not fit what it reads"):
-        read_graph(model, [TensorFacts("x", (1, 3, 4, 4), "float32")])
+REFUSED: dict[str, tuple[Sequence[Any], Mapping[str, Any], Sequence[int], str]] = {
+    "a computed bias of another size": (
+        [helper.make_node("Conv", ["x", "w", "x"], ["y"])],
+        {"w": floats(2, 3, 3, 3)},
+        (1, 3, 4, 4),
+        r"Conv .*y.* does not fit what it reads",
+    ),
+    "few bits that are divided in another precision": (
+        [helper.make_node("QuantizeLinear", ["x", "s"], ["y"], precision=onnx.TensorProto.FLOAT16)],
+        {"s": SCALE},
+        (4,),
+        r"QuantizeLinear .*y.* has precision float16, which is not there",
+    ),
+    "an operator of ONNX Runtime itself": (
+        [helper.make_node("DynamicQuantizeLSTM", ["x"], ["y"], domain="com.microsoft")],
+        {},
+        (4,),
+        r"is not there; ONNX Runtime's .* take the file that it was given",
+    ),
+    "operators that are not there, with one that is": (
+        [
+            helper.make_node("First", ["x"], ["a"]),
+            helper.make_node("Constant", [], ["c"], value_float=1.0),
+            helper.make_node("Second", ["a", "c"], ["y"]),
+        ],
+        {},
+        (4,),
+        r"operator First .*; further on Second;",
+    ),
+    "an attribute that no version has": (
+        [helper.make_node("Relu", ["x"], ["y"], made_up=3)],
+        {},
+        (4,),
+        r"Relu .*y.* has the attribute made_up, which is not there",
+    ),
+    "an axis beyond the last": (
+        [helper.make_node("Softmax", ["x"], ["y"], axis=1)],
+        {},
+        (4,),
+        "has axis 1, of a value",
+    ),
+    "an activation that is none": (
+        [helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=2, activations=["Fancy"])],
+        {"w": floats(1, 2, 3), "r": floats(1, 2, 2)},
+        (5, 1, 3),
+        r"RNN .* has activation Fancy, which is not there",
+    ),
+}
 
 
-def test_few_bits_that_are_divided_in_another_precision_are_refused() -> None:
-    node = helper.make_node("QuantizeLinear", ["x", "s"], ["y"], precision=onnx.TensorProto.FLOAT16)
-    with pytest.raises(ModelError, match=r"QuantizeLinear .*y.* has precision float16, which is not there"):
-        read_graph(model_of([node], {"x": floats(4), "s": SCALE}, ["y"]), [])
-
-
-def test_operators_of_onnx_runtime_itself_lead_back_to_the_file_that_it_was_given() -> None:
-    taken = helper.make_tensor_value_info("x", 1, [4])
-    node = helper.make_node("DynamicQuantizeLSTM", ["x"], ["y"], domain="com.microsoft")
-    with pytest.raises(ModelError, match=r"is not there; ONNX Runtime's .* take the file that it was given"):
-        read_graph(model_of([node], {}, ["y"], [taken]), [TensorFacts("x", (4,), "float32")])
-
-
-def test_operators_that_are_not_there_are_named_together_without_those_that_are() -> None:
-    taken = helper.make_tensor_value_info("x", 1, [4])
-    nodes = [
-        helper.make_node("First", ["x"], ["a"]),
-        helper.make_node("Constant", [], ["c"], value_float=1.0),
-        helper.make_node("Second", ["a", "c"], ["y"]),
-    ]
-    with pytest.raises(ModelError, match=r"operator First .*; further on Second;"):
-        read_graph(model_of(nodes, {}, ["y"], [taken]), [TensorFacts("x", (4,), "float32")])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_there_or_does_not_fit_is_refused_with_its_node(case: str) -> None:
+    nodes, weights, shape, message = REFUSED[case]
+    with pytest.raises(ModelError, match=message):
+        read_graph(
+            model_of(nodes, weights, ["y"], [("x", "float32", shape)]), [TensorFacts("x", tuple(shape), "float32")]
+        )

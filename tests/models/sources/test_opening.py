@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from torch import nn
 
 from chanas.errors import ModelError
@@ -22,6 +22,8 @@ from chanas.models.graph import Graph
 from chanas.models.reading.reader import read_graph
 from chanas.models.sources.opening import open_model
 from chanas.models.sources.torch_models import fill_zeros, take_statistics
+
+from ..onnx_files import onnx_model
 
 Nodes = list[onnx.NodeProto]
 
@@ -45,15 +47,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save_onnx(path: Path, nodes: Nodes | None = None, shape: tuple[int | str, ...] = (1, 3, 8, 8)) -> Path:
     """A convolution in an ONNX file, or other nodes from `x` to `y`."""
-    weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
     nodes = nodes or [helper.make_node("Conv", ["x", "w"], ["y"], name="first")]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    model = helper.make_model(
-        helper.make_graph(nodes, "net", [x], [y], [weight]), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    model.ir_version = 8
-    onnx.save(model, path)
+    onnx.save(onnx_model(nodes, [("x", "float32", shape)], ["y"], {"w": np.ones((4, 3, 3, 3), np.float32)}), path)
     return path
 
 
@@ -61,20 +56,21 @@ def test_a_program_of_torch_export_opens(exported: Path) -> None:
     model = open_model(exported)
     assert [i.describe() for i in model.inputs] == ["x float32[1, 3, 8, 8]"]
     assert model.answer(model.random_inputs())[0].shape == (1, 4, 6, 6)
-    assert model.origin["kind"] == "torch.export"
+    assert model.program is not None
+    assert (model.origin["kind"], model.origin["source"]) == ("torch.export", str(exported))
     assert len(model.origin["sha256"]) == 64
 
 
 def test_an_onnx_file_opens(tmp_path: Path) -> None:
     model = open_model(save_onnx(tmp_path / "net.onnx"))
     (out,) = model.answer([np.ones((1, 3, 8, 8), np.float32)])
-    assert model.name == "net"
+    assert (model.name, model.program, model.origin["source"]) == ("net", None, str(tmp_path / "net.onnx"))
     np.testing.assert_allclose(out, np.full((1, 4, 6, 6), 27.0))
 
 
 def read(path: Path) -> Graph:
-    model = open_model(path)
-    return read_graph(model.proto, model.inputs)
+    opened = open_model(path)
+    return read_graph(opened.proto, opened.inputs)
 
 
 def test_an_open_shape_is_refused_with_the_option_that_closes_it(tmp_path: Path) -> None:
@@ -146,6 +142,11 @@ def anything(path: Path) -> None:
     path.write_bytes(b"anything")
 
 
+def in_a_folder(path: Path) -> None:
+    path.mkdir()
+    anything(path / "saved_model.pb")
+
+
 REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "an unknown operator": (
         "net.onnx",
@@ -174,6 +175,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "Keras": ("net.keras", anything, "model.export"),
     "older Keras": ("net.H5", anything, "model.export"),
     "TensorFlow": ("saved_model.pb", anything, "--saved-model"),
+    "a folder of TensorFlow": ("net", in_a_folder, "--saved-model"),
     "weights": ("net.safetensors", anything, "weights alone"),
     "Core ML": ("net.mlmodel", anything, "write it as ONNX"),
 }
@@ -187,12 +189,6 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, case: str, capfd: pyt
         read(tmp_path / name)
     assert "\n" not in str(error.value)
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_folder_of_tensorflow_is_refused_with_the_way_to_onnx(tmp_path: Path) -> None:
-    anything(tmp_path / "saved_model.pb")
-    with pytest.raises(ModelError, match="--saved-model"):
-        open_model(tmp_path)
 
 
 def test_a_part_of_a_program_is_refused(exported: Path, tmp_path: Path) -> None:
@@ -301,9 +297,15 @@ class Returning(nn.Module):
 CONV = nn.Conv2d(3, 4, 3)
 
 
+class Scaled(Net):
+    def forward(self, x: torch.Tensor, factor: int = 2) -> torch.Tensor:  # type: ignore
+        return self.conv(x) * factor
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [
+        (Scaled().eval(), "2, which is no tensor"),
         (Returning(lambda x: (x, None), CONV), "None, which is no tensor"),
         (Returning(lambda x: (x, 3), CONV), "3, which is no tensor"),
         (Returning(lambda x: torch.linalg.svd(x)[1], CONV), r"_linalg_svd"),
@@ -312,18 +314,9 @@ CONV = nn.Conv2d(3, 4, 3)
     ],
 )
 def test_what_cannot_be_tuned_is_named_with_its_place(tmp_path: Path, network: nn.Module, message: str) -> None:
-    torch.export.save(torch.export.export(network, (torch.zeros(1, 3, 8, 8),)), tmp_path / "net.pt2")
+    given = (torch.zeros(1, 3, 8, 8), *([2] if isinstance(network, Scaled) else []))
+    torch.export.save(torch.export.export(network, given), tmp_path / "net.pt2")
     with pytest.raises(ModelError, match=message):
-        open_model(tmp_path / "net.pt2")
-
-
-def test_a_number_as_input_is_refused(tmp_path: Path) -> None:
-    class Scaled(Net):
-        def forward(self, x: torch.Tensor, factor: int = 1) -> torch.Tensor:  # type: ignore
-            return self.conv(x) * factor
-
-    torch.export.save(torch.export.export(Scaled().eval(), (torch.zeros(1, 3, 8, 8), 2)), tmp_path / "net.pt2")
-    with pytest.raises(ModelError, match="2, which is no tensor"):
         open_model(tmp_path / "net.pt2")
 
 
@@ -332,8 +325,7 @@ def test_floats_of_another_width_are_computed_in_float32(tmp_path: Path, width: 
     torch.export.save(
         torch.export.export(Net().eval().to(width), (torch.zeros(1, 3, 8, 8, dtype=width),)), tmp_path / "n.pt2"
     )
-    model = open_model(tmp_path / "n.pt2")
-    graph = read_graph(model.proto, model.inputs)
+    model, graph = open_model(tmp_path / "n.pt2"), read(tmp_path / "n.pt2")
     assert (
         {n.dtype for n in graph.nodes}
         == {model.inputs[0].dtype}
@@ -353,14 +345,6 @@ def test_a_network_of_torchvision_takes_the_shape_that_is_asked_for() -> None:
     model = open_model("torchvision:squeezenet1_1", {"image": (1, 3, 64, 64)})
     assert model.inputs[0].shape == (1, 3, 64, 64)
     assert np.abs(model.answer(model.random_inputs())[0]).max() > 1e-3
-
-
-def test_an_opened_network_keeps_what_opens_it_again(exported: Path, tmp_path: Path) -> None:
-    assert open_model(exported).origin["source"] == str(exported)
-    assert open_model(exported).program is not None
-    path = save_onnx(tmp_path / "net.onnx")
-    assert open_model(path).origin["source"] == str(path)
-    assert open_model(path).program is None
 
 
 class Threads(nn.Module):

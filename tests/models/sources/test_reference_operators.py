@@ -10,26 +10,22 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from onnx.backend.test.case.node import collect_testcases
 
 from chanas.models.sources.model import Array
 from chanas.models.sources.onnx_models import _reference
 from chanas.models.sources.reference_operators import OPERATORS
 
+from ..onnx_files import onnx_model
+
 
 def computed(op: str, opset: int, *arrays: Array, **attributes: Any) -> Array:
     """The output of one node."""
     names = [f"x{i}" for i in range(len(arrays))]
-    types = [helper.np_dtype_to_tensor_dtype(a.dtype) for a in arrays]
-    graph = helper.make_graph(
-        [helper.make_node(op, names, ["y"], **attributes)],
-        "network",
-        [helper.make_tensor_value_info(n, t, a.shape) for n, t, a in zip(names, types, arrays, strict=True)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    (found,) = _reference(model).run(None, dict(zip(names, arrays, strict=True)))
+    inputs = [(name, a.dtype.name, a.shape) for name, a in zip(names, arrays, strict=True)]
+    made = onnx_model([helper.make_node(op, names, ["y"], **attributes)], inputs, ["y"], opset=opset)
+    (found,) = _reference(made).run(None, dict(zip(names, arrays, strict=True)))
     return np.asarray(found)
 
 

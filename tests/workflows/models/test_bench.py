@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from networks import SHAPE, save_exported
+from networks import SHAPE, change_document, save_exported
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.bundle.codesign import CoDesign
-from chanas.bundle.tuned import DOCUMENT, TunedNetwork
+from chanas.bundle.tuned import TunedNetwork
 from chanas.core.arch import SearchSpace
 from chanas.errors import ModelError
 from chanas.measuring.worker.compiler import Compiler
@@ -44,13 +43,11 @@ def bench(folder: Path, **makers: Any) -> dict[str, BenchmarkRow]:
     return by_name(benchmark_tuned(network, open_origin(network), BenchSettings(makers, False, 2)))
 
 
-def changed_origin(folder: Path, to: Path, **changes: str | None) -> Path:
-    """A copy whose document says another origin; None leaves an entry out."""
-    copy = Path(shutil.copytree(folder, to))
-    document = json.loads((copy / DOCUMENT).read_text(encoding="utf-8"))
-    origin = {key: value for key, value in {**document["origin"], **changes}.items() if value is not None}
-    (copy / DOCUMENT).write_text(json.dumps({**document, "origin": origin}), encoding="utf-8")
-    return copy
+def with_source(folder: Path, source: str | None) -> TunedNetwork:
+    """A network whose document says that it was made from another file, or not from which."""
+    origin = {key: value for key, value in TunedNetwork.open(folder).document["origin"].items() if key != "source"}
+    change_document(folder, origin=origin if source is None else {**origin, "source": source})
+    return TunedNetwork.open(folder)
 
 
 def test_every_contender_has_a_row_and_ratios_are_to_chanas(no_build_here: None, tuned_folder: Path) -> None:
@@ -258,18 +255,17 @@ def test_the_source_is_found_where_it_was(tuned_folder: Path) -> None:
     assert opened.program is not None
 
 
-def test_a_source_that_has_moved_is_one_line_and_can_be_given(tuned_folder: Path, tmp_path: Path) -> None:
-    network = TunedNetwork.open(changed_origin(tuned_folder, tmp_path / "net", source=str(tmp_path / "gone.pt2")))
+def test_a_source_that_has_moved_is_one_line_and_can_be_given(copied: Path, tuned_folder: Path, tmp_path: Path) -> None:
+    network = with_source(copied, str(tmp_path / "gone.pt2"))
     with pytest.raises(ModelError, match=r"gone\.pt2, which .* is not there; give it as --model FILE"):
         open_origin(network)
     moved = shutil.copyfile(tuned_folder.parent / "net.pt2", tmp_path / "moved.pt2")
     assert open_origin(network, moved).origin["source"] == str(moved)
 
 
-def test_a_folder_that_does_not_say_where_its_source_was_asks_for_it(tuned_folder: Path, tmp_path: Path) -> None:
-    network = TunedNetwork.open(changed_origin(tuned_folder, tmp_path / "net", source=None))
+def test_a_folder_that_does_not_say_where_its_source_was_asks_for_it(copied: Path) -> None:
     with pytest.raises(ModelError, match=r"does not say where net\.pt2 lay; give it as --model FILE"):
-        open_origin(network)
+        open_origin(with_source(copied, None))
 
 
 def test_another_file_is_refused_by_its_hash(tuned_folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from networks import NUM_CLASSES, SHAPE
+from networks import NUM_CLASSES, SHAPE, save_program
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -185,7 +185,7 @@ class Untrained(nn.Module):
 
 def test_an_output_that_is_alike_for_other_inputs_is_told(tuned_folder: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    torch.export.save(torch.export.export(Untrained().eval(), (torch.zeros(SHAPE),)), tmp_path / "net.pt2")
+    save_program(Untrained(), [torch.zeros(SHAPE)], tmp_path / "net.pt2")
     options = ["--trials", "1", "--run", str(tuned_folder.parent), "--out", str(tmp_path / "net")]
     done = CliRunner().invoke(app, ["tune", str(tmp_path / "net.pt2"), *options])
     assert done.exit_code == 0, done.output

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import NUM_CLASSES, save_untuned
+from networks import NUM_CLASSES, change_document, untuned_program
 from numpy.typing import NDArray
 
 from chanas.bundle import tuned
@@ -18,17 +17,6 @@ from chanas.errors import CheckpointError, TargetError
 from chanas.files.writing import file_digest
 from chanas.workflows.models import operators
 from chanas.workflows.models.operators import OperatorRow, by_cost, expensive_lines, operator_places, profile_lines
-
-
-def change_document(folder: Path, **changes: object) -> None:
-    path = folder / DOCUMENT
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
-
-
-@pytest.fixture
-def copied(tuned_folder: Path, tmp_path: Path) -> Path:
-    """A folder that a test may spoil."""
-    return Path(shutil.copytree(tuned_folder, tmp_path / "net"))
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +36,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> TunedNetwork:
 
     place = tmp_path_factory.mktemp("mixed")
     torch.manual_seed(0)
-    torch.export.save(torch.export.export(Mixed().eval(), (torch.zeros(1, 3, 8, 8),)), place / "net.pt2")
-    return TunedNetwork.open(save_untuned(place / "net.pt2", place / "net"))
+    return TunedNetwork.open(untuned_program(Mixed(), [torch.zeros(1, 3, 8, 8)], place))
 
 
 def test_every_place_has_a_row_in_the_order_of_the_network(mixed: TunedNetwork) -> None:
