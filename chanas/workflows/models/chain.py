@@ -24,7 +24,7 @@ from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
-from chanas.errors import ChanasError, MeasureError, ModelError, TargetError, describe
+from chanas.errors import ChanasError, ConfigError, MeasureError, ModelError, TargetError, describe
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 
@@ -244,6 +244,10 @@ class LoadedModel:
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()
+        if no_tuning:
+            effort = dataclasses.replace(effort, trials=0)
+            if not place.records.is_file():
+                raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
             named = effort.warm_start
@@ -261,7 +265,6 @@ class LoadedModel:
                 open_session(store, hardware, around(program), progress, open_pool) as session,
             ):
                 if no_tuning:
-                    effort = dataclasses.replace(effort, trials=0)
                     require_records(program, hardware, store)
                 first = first_choices(program, hardware, store)
                 known = TunedOperators(first)
