@@ -1,7 +1,7 @@
 """Trials and wall time until a whole network is nearly as fast as it gets, with what others have measured and without.
 
     python benchmarks/transfer_networks.py [--quick] [--networks resnet50 …] [--minutes 10] [--ways cold warm …]
-        [--source RECORDS] [--source-threads 2] [--model lgbm:FILE] [--share 0.5] [--run runs/transfer_networks]
+        [--source RECORDS] [--source-threads 2] [--model FILE] [--share 0.5] [--run runs/transfer_networks]
         [--seed 0] [--name NAME]
 
 ResNet-50, MobileNet-V2 and Inception-V3 of torchvision, with random weights. Each is tuned on one thread several times,
@@ -283,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     options.ways = options.ways or [way for way in WAYS if way != TAUGHT or options.model]
     if TAUGHT in options.ways and not options.model:
-        parser.error("--ways taught needs --model KIND:FILE")
+        parser.error("--ways taught needs --model FILE")
     options.minutes = options.minutes or (QUICK_MINUTES if options.quick else DEFAULT_MINUTES)
     names = (QUICK_NETWORK,) if options.quick else options.networks
     rows: list[dict[str, Any]] = []

@@ -193,7 +193,7 @@ def play_pair(
 ) -> dict[str, list[Played]]:
     """strategy -> what it did, for each family and seed."""
     found: dict[str, list[Played]] = {strategy: [] for strategy in STRATEGIES}
-    guarded, unguarded = DEFAULT_SEARCH, Search(min_tau=-2.0)
+    guarded, unguarded = DEFAULT_SEARCH, Search(min_tau=-1.0)
     for seed in range(num_seeds):
         for workloads in families.values():
             theirs = [dataclasses.replace(w, dtype=source.dtype) for w in workloads]

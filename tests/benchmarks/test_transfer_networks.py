@@ -81,20 +81,20 @@ def test_figures_have_every_way(script: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("way", "expected"),
     [
-        ("cold", ("gp", None, 1.0, 2.0)),
-        ("warm", ("gp", "records", 1.0, 2.0)),
-        ("like", ("gp", "records", 1.0, 2.0)),
-        ("share", ("gp", "records", 0.5, 1.0)),
-        ("taught", ("lgbm:m.safetensors", None, 1.0, 2.0)),
+        ("cold", (None, None, 1.0, 2.0)),
+        ("warm", (None, "records", 1.0, 2.0)),
+        ("like", (None, "records", 1.0, 2.0)),
+        ("share", (None, "records", 0.5, 1.0)),
+        ("taught", ("m.safetensors", None, 1.0, 2.0)),
     ],
 )
 def test_ways_differ_by_what_they_begin_with(script: ModuleType, way: str, expected: tuple[Any, ...]) -> None:
-    options = argparse.Namespace(minutes=2.0, share=0.5, model="lgbm:m.safetensors", seed=3)
+    options = argparse.Namespace(minutes=2.0, share=0.5, model="m.safetensors", seed=3)
     effort = script.effort_of(way, "records", options)
-    assert (effort.cost_model, effort.warm_start, effort.tune_share, effort.minutes, effort.seed) == (*expected, 3)
+    assert (effort.pretrained, effort.warm_start, effort.tune_share, effort.minutes, effort.seed) == (*expected, 3)
 
 
 def test_a_taught_model_has_to_be_named(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["--quick", "--ways", "taught"])
-    assert "--ways taught needs --model KIND:FILE" in capsys.readouterr().err
+    assert "--ways taught needs --model FILE" in capsys.readouterr().err

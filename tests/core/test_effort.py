@@ -16,7 +16,7 @@ from chanas.errors import ConfigError
     ("kind", "fields", "message"),
     [
         *((kind, {"trials": 0}, "at least 1 trial per operator, got 0") for kind in (Effort, TableEffort)),
-        (NetworkEffort, {"trials": -3, "minutes": 1.0}, "at least 1 trial per operator, got -3"),
+        (NetworkEffort, {"trials": -3, "minutes": 1.0}, "0 or more trials per operator, got -3"),
         (AdaptEffort, {"trials": -1}, "0 or more trials per operator, got -1"),
         *((Effort, {"tune_share": share}, f"--tune-share .*, got {share:g}") for share in (0.0, -0.5, 1.01, math.nan)),
         (NetworkEffort, {"tune_share": 2.0}, "--tune-share above 0 and at most 1, got 2"),

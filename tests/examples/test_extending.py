@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from chanas.compiler.space import ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError
 from chanas.measuring.runner import Runner
+from chanas.measuring.worker import process as worker_process
 from chanas.models.folding import simplify
 from chanas.models.lowering import lower
 from chanas.models.reading.reader import read_graph
@@ -59,6 +61,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     places = [str(tmp_path), str(EXAMPLE)]
     monkeypatch.setattr(sys, "path", [*places, *sys.path])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")]))  # of workers
+    monkeypatch.setattr(worker_process, "subprocess", subprocess)  # workers that look for packages themselves
     vars(CPU_FAMILIES).pop("added", None)
     yield
     vars(CPU_FAMILIES).pop("added", None)

@@ -549,7 +549,7 @@ def test_rows_after_attention_are_normalised_in_channel_blocks() -> None:
 
 
 def test_a_dense_layer_that_no_kernel_takes_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Lowering, "_workload", lambda *_, **__: None)
+    monkeypatch.setattr(_Lowering, "_choices", lambda *_, **__: [])
     layers = nn.Conv2d(3, LANES, 3), nn.ReLU(), nn.Flatten(), nn.Linear(LANES * 18 * 14, 5)
     program = lowered(nn.Sequential(*layers), IMAGE)
     read = {r for o in program.operations for r in o.reads if isinstance(r, int)} | set(program.outputs)

@@ -370,7 +370,7 @@ class TuningJobs:
         } | {
             key: WarmStartNote(source, digest, num, None, False)
             for t in trials
-            if (num := self._suggested_from_elsewhere.get(key := t.space.workload.key))
+            if (num := self._suggested_from_elsewhere.get(key := t.space.workload.key)) and t.has_begun
         }
         self.store.note_warm_starts(notes)
 

@@ -65,6 +65,7 @@ class Trials:
     ) -> None:
         self.space, self.tuner, self.limit, self.patience = space, tuner, limit, patience
         self._records = {r.point: r for r in kept if space.contains(r.point)}
+        self._num_kept = len(self._records)
         self._suggested = tuple(p for p in suggested if space.contains(p))
         self._num_initial = num_initial
 
@@ -81,6 +82,11 @@ class Trials:
     @property
     def num_tried(self) -> int:
         return len(self._records)
+
+    @property
+    def has_begun(self) -> bool:
+        """True if there were no records before, or points were tried since."""
+        return self._num_kept == 0 or self.num_tried > self._num_kept
 
     @property
     def num_left(self) -> int:

@@ -69,12 +69,12 @@ def test_a_network_that_does_not_build_is_an_outcome(
     stem = network.blocks[0].key
     key, point = tiny_lut.rows[stem].schedules[0]
     broken = LatencyLUT(
-        tiny_lut.header, {**tiny_lut.rows, stem: replace(tiny_lut.rows[stem], schedules=((key, (*point, 1)),))}
+        tiny_lut.header, {**tiny_lut.rows, stem: replace(tiny_lut.rows[stem], schedules=((key, point[:-1]),))}
     )
     (outcome,) = compile_networks(broken, HOST, [network], progress=False)
     assert outcome.seconds is None
     assert outcome.error == (
-        f"ScheduleError: expected a point of {len(point)} integers for workload {key}, got {len(point) + 1}"
+        f"ScheduleError: expected a point of {len(point)} integers for workload {key}, got {len(point) - 1}"
     )
     assert not network.library.exists()
 
