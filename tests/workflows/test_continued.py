@@ -37,7 +37,7 @@ PHASE |= dict.fromkeys(("kernel_sizes", "expand_ratios", "depths", "width_multip
 def table(*words: str) -> list[str]:
     sub_space = NANO.sub_spaces[0].key
     options = ["--space", "nano.yaml", "--num-classes", str(NUM_CLASSES), "--sub-space", sub_space]
-    return [*words, *options, "--calibrate", "0", "--trials", "2", "--cost-model", "random", "--run", "a run"]
+    return [*words, *options, "--calibrate", "0", "--trials", "2", "--tuner", "random", "--run", "a run"]
 
 
 def measures(bench: Bench) -> bool:
@@ -72,7 +72,7 @@ STAGES = {
     "train-supernet --overwrite": Stage([*TRAIN, "--seed", "5", "--overwrite"], trains("supernet"), (TRAIN,)),
     "finetune": Stage(["finetune", "a run", "--architecture", "smallest", "--epochs", "3"], trains_one, (TRAIN,)),
     "prescheduler": Stage(table("prescheduler"), measures),
-    "tune": Stage(["tune", "net.onnx", "--trials", "4", "--cost-model", "random", "--run", "a run"], measures),
+    "tune": Stage(["tune", "net.onnx", "--trials", "4", "--tuner", "random", "--run", "a run"], measures),
     "sweep": Stage(["sweep", "sweep.yaml", "--out", "a sweep"], lambda b: any(b.folder.rglob("metrics.jsonl"))),
 }
 

@@ -59,7 +59,7 @@ class Bench:
         environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": os.pathsep.join(paths)}
         with open(self.folder / log, "wb") as file:
             return subprocess.Popen(
-                [*command, "--cost-model", "random", "--run", name],
+                [*command, "--tuner", "random", "--run", name],
                 cwd=self.folder,
                 env=environment,
                 stdout=subprocess.DEVNULL,
