@@ -5,8 +5,8 @@
 
 First each network is tuned for so many minutes, as `tune_models.py` does and in the same place: what that script tuned
 is taken as it is. Then tuning goes on from the same records until the operators of a network have had so many trials in
-all (fewer where their spaces are smaller; `--early-stopping no`), and what came of it is compiled into a folder of its own.
-Both networks run in turns, in processes of their own.
+all (fewer where their spaces are smaller; `--early-stopping no`), and what came of it is compiled into a folder of its
+own. Both networks run in turns, in processes of their own.
 
 Figures: for each network the median of the first over that of the second, and the worst of them (goal: at most 1.03).
 Results are written after each network; folders of the run directory that are there are not made again.
