@@ -349,7 +349,7 @@ class TuningJobs:
             space = self._change.apply(space)
         kept = [replace(r, point=extended(r.point, space)) for r in self.store.load(workload.key)]
         prior = None if self.warm_start is None else self.warm_start.prior(space)
-        suggested = list(self.suggested.get(workload, ()))
+        suggested = [extended(point, space) for point in self.suggested.get(workload, ())]
         if prior is not None and not self._tuners.has_model:  # what was best there is tried first
             best = [point for points in prior.points[: self.effort.search.num_initial] for point in points[:1]]
             suggested += best

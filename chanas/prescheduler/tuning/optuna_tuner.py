@@ -59,7 +59,7 @@ class OptunaTuner(Tried):
         """Take in measured points, failures and those that others suggested included."""
         super().tell(records)
         states = self._optuna.trial.TrialState
-        for record in records:
+        for record in (r for r in records if self.space.contains(r.point)):  # it knows no others
             value = None if record.seconds is None else float(np.log(record.seconds))
             state = states.FAIL if value is None else states.COMPLETE
             if (trial := self._open.pop(record.point, None)) is not None:

@@ -64,6 +64,16 @@ def test_children_of_the_fastest_are_more_like_the_best_than_chance() -> None:
     assert mean_s("ga") < 0.85 * mean_s("random")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_of_a_point_outside_of_the_space_is_no_trouble(name: str) -> None:
+    outside = (196, 1, 12, 1, 96, 1, 0)
+    assert LARGE.means(outside)
+    assert not LARGE.contains(outside)
+    tuner = Tuners(name).make(LARGE, [smooth(LARGE.points[0])], TARGET)
+    tuner.tell([smooth(outside)])
+    assert LARGE.contains(tuner.ask(1)[0])
+
+
 def test_the_grid_tries_every_option_soon() -> None:
     points = explore(Tuners("grid").make(LARGE, [], TARGET), num_trials=40)
     for coordinate in LARGE.coordinates:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from chanas.compiler.backends import schedule_space
 from chanas.core.effort import Effort
 from chanas.core.usage import Usage
+from chanas.devices.host import load_target
 from chanas.errors import ConfigError, ScheduleError
 from chanas.files.run import RunDirectory
+from chanas.operators.keys import workload_of_key
 from chanas.workflows.models.one_operator import (
     OperatorTuning,
     parse_schedule,
@@ -43,6 +46,15 @@ def test_its_best_schedule_can_be_timed_again(tuned: tuple[RunDirectory, Operato
     text = shown.partition("--schedule ")[2].strip("'")
     again = tune_operator(KEY, effort=EFFORT, run=RunDirectory(tmp_path), schedule=parse_schedule(text), progress=False)
     assert [record.point for record in again.records] == [found.best.point]
+
+
+def test_a_schedule_that_is_in_no_space_can_be_timed(tmp_path: Path) -> None:
+    key = "pointwise-4px-16x64-k1s1-relu-float32"
+    space = schedule_space(workload_of_key(key), load_target("cpu"))
+    lonely = (16, 1, 4, 1, 16, 1, 0)  # one sum at a time
+    assert not space.contains(lonely)
+    tuned = tune_operator(key, effort=EFFORT, run=RunDirectory(tmp_path), schedule=lonely, progress=False)
+    assert [(record.point, record.is_valid) for record in tuned.records] == [(lonely, True)]
 
 
 def test_a_schedule_that_is_known_is_not_tried_again(tuned: tuple[RunDirectory, OperatorTuning]) -> None:
