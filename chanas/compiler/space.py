@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -119,6 +119,8 @@ class ScheduleSpace(Generic[Decoded]):
     point_type: type[Decoded] = field(compare=False)
     is_legal: Callable[[Decoded], bool] = field(compare=False)
 
+    extra_knobs: ClassVar[tuple[str, ...]] = EXTRA_KNOBS
+
     @property
     def length(self) -> int:
         """Integers in a point."""
@@ -152,6 +154,10 @@ class ScheduleSpace(Generic[Decoded]):
         """
         return self.read(self.groups(point))
 
+    def takes(self, coordinate: Coordinate, group: tuple[int, ...]) -> bool:
+        """True if a group of integers means something for a coordinate, whether it is an option or not."""
+        return coordinate.means(group)
+
     def groups(self, point: Point) -> Named:
         """The groups of a point by name. It need not be in the space: whatever divides the loops is a schedule, and
         further integers are those of `EXTRA_KNOBS`.
@@ -159,7 +165,7 @@ class ScheduleSpace(Generic[Decoded]):
         Raises:
             ScheduleError: the point has the wrong length, or a group that means nothing.
         """
-        further = [name for name in EXTRA_KNOBS if name not in {c.name for c in self.coordinates}]
+        further = [name for name in self.extra_knobs if name not in {c.name for c in self.coordinates}]
         if not self.length <= len(point) <= self.length + len(further):
             raise ScheduleError(
                 f"expected a point of {self.length} integers for workload {self.workload.key}, got {len(point)}"
@@ -168,7 +174,7 @@ class ScheduleSpace(Generic[Decoded]):
         start = 0
         for coordinate in self.coordinates:
             group = tuple(point[start : start + coordinate.width])
-            if not coordinate.means(group):
+            if not self.takes(coordinate, group):
                 raise ScheduleError(f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}")
             named[coordinate.name] = group
             start += coordinate.width
@@ -197,9 +203,12 @@ class ScheduleSpace(Generic[Decoded]):
 
     def contains(self, point: Point) -> bool:
         """True if a point is in the space: its groups are options, and all of them together legal."""
-        if len(point) != self.length or not self.means(point):
+        if len(point) != self.length:
             return False
-        named = self.groups(point)
+        try:
+            named = self.groups(point)
+        except ScheduleError:
+            return False
         return all(named[c.name] in c.options for c in self.coordinates) and self.legal(named)
 
     @functools.cached_property

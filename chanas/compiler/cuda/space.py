@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -70,24 +71,18 @@ class GPUSpace(ScheduleSpace[Decoded]):
 
     kinds: tuple[dict[str, tuple[tuple[int, ...], ...]], ...] = field(default=(), compare=False)
 
+    extra_knobs: ClassVar[tuple[str, ...]] = ()
+
+    def takes(self, coordinate: Coordinate, group: tuple[int, ...]) -> bool:
+        return group in coordinate.options
+
     def groups(self, point: Point) -> Named:
         """The groups of a point by name: what a GPU's limits rule out is no schedule.
 
         Raises:
             ScheduleError: the point has the wrong length, a group is not among its options, or the whole is illegal.
         """
-        if len(point) != self.length:
-            raise ScheduleError(
-                f"expected a point of {self.length} integers for workload {self.workload.key}, got {len(point)}"
-            )
-        named: Named = {}
-        start = 0
-        for coordinate in self.coordinates:
-            group = tuple(point[start : start + coordinate.width])
-            if group not in coordinate.options:
-                raise ScheduleError(f"{coordinate.name}={list(group)} is not an option of workload {self.workload.key}")
-            named[coordinate.name] = group
-            start += coordinate.width
+        named = super().groups(point)
         if not self.legal(named):
             raise ScheduleError(f"point {list(point)} is not legal for workload {self.workload.key}")
         return named

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chanas.compiler.backends import backend_of
 from chanas.core.latency import LatencyLUT
@@ -130,19 +131,14 @@ class RecordFile:
     def load(self, source: Source) -> dict[str, tuple[TuningRecord, ...]]:
         """Valid records of a source by workload, best first."""
         query = trials("records.device = :device AND records.seconds IS NOT NULL", "records.workload, ")
-        kept, num_left_out = usable_rows(fetch(self.db, query, {"device": source.device}))
-        if num_left_out:
-            logger.warning("%s", left_out(self.path, num_left_out))
+        kept = self._usable(query, device=source.device)
         found: dict[str, list[TuningRecord]] = {}
         for row in kept:
             workload = row.pop("workload")
             use = _use_of(workload)
             if use is None or use[0] != source.target.dtype or (source.target.gpu and use[1] != source.target.batch):
                 continue
-            try:
-                found.setdefault(workload, []).append(read_row(TuningRecord, row))
-            except (ValueError, TypeError) as error:
-                raise CheckpointError(f"records {self.path} are damaged ({error}) at workload {workload}") from error
+            found.setdefault(workload, []).append(self._record(row, workload))
         return {workload: tuple(rank_records(records)) for workload, records in found.items()}
 
     def tried(self, target: HardwareTarget, workload: str) -> list[TuningRecord]:
@@ -152,11 +148,18 @@ class RecordFile:
     def trials(self, device: str, workload: str) -> list[TuningRecord]:
         """All records of a workload on a device, by what records call it, failures too, oldest first."""
         query = trials("records.device = :device AND records.workload = :workload")
-        rows, num_left_out = usable_rows(fetch(self.db, query, {"device": device, "workload": workload}))
+        return [self._record(row, workload) for row in self._usable(query, device=device, workload=workload)]
+
+    def _usable(self, query: str, **arguments: str) -> list[dict[str, Any]]:
+        """Rows whose seconds something can have taken; the others are counted aloud."""
+        rows, num_left_out = usable_rows(fetch(self.db, query, arguments))
         if num_left_out:
             logger.warning("%s", left_out(self.path, num_left_out))
+        return rows
+
+    def _record(self, row: dict[str, Any], workload: str) -> TuningRecord:
         try:
-            return [read_row(TuningRecord, row) for row in rows]
+            return read_row(TuningRecord, row)
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"records {self.path} are damaged ({error}) at workload {workload}") from error
 

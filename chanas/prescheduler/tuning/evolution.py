@@ -48,7 +48,6 @@ class Evolution:
         self._model, self._search = model, search
         self._rng = np.random.default_rng(seed)
         self._records = {r.point: r for r in kept if space.contains(r.point)}
-        self._num_kept = len(self._records)
         self._prior, self._prior_dropped = prior, False
         self._predicted: dict[Point, float] = {}
         self._guard = Guard(_NUM_JUDGED, lambda _: search.min_tau)
@@ -60,14 +59,13 @@ class Evolution:
     @property
     def prior(self) -> PriorUse | None:
         """The use of the other device's records. They are trusted if they were right about this operator or,
-        before that is known, about most others; used if they said something about the points that were tried here."""
+        before that is known, about most others."""
         if self._prior is None:
             return None
         tau = self._guard.value
         unguarded = self._search.min_tau <= -1.0
         trusted = not self._prior_dropped and (tau is not None or unguarded or not self._prior.trust.is_lost)
-        is_used = self._num_kept == 0 or len(self._records) > self._num_kept
-        return PriorUse(len(self._prior.points), trusted, is_used, tau, self._prior_dropped)
+        return PriorUse(len(self._prior.points), trusted, tau, self._prior_dropped)
 
     def ask(self, num: int) -> list[Point]:
         """The next points to measure, at most `num`: distinct, legal, untried."""

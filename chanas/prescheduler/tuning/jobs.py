@@ -366,7 +366,7 @@ class TuningJobs:
         notes = {
             t.space.workload.key: WarmStartNote(source, digest, use.num_records, use.tau, use.is_dropped)
             for t in trials
-            if (use := t.prior) is not None and use.is_used
+            if (use := t.prior) is not None and t.has_begun
         } | {
             key: WarmStartNote(source, digest, num, None, False)
             for t in trials

@@ -16,13 +16,11 @@ from chanas.prescheduler.records.store import TuningRecord
 
 
 class PriorUse(NamedTuple):
-    """The use that a tuner makes of another device's records: how many there are, whether it goes by them, whether they
-    said something about points that were tried, their rank correlation with these (None before it is known), and
-    whether they were dropped."""
+    """The use that a tuner makes of another device's records: how many there are, whether it goes by them, their rank
+    correlation with the seconds here (None before it is known), and whether they were dropped."""
 
     num_records: int
     is_trusted: bool
-    is_used: bool
     tau: float | None
     is_dropped: bool
 

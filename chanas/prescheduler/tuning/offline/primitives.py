@@ -65,6 +65,9 @@ Primitive = tuple[str, tuple[float, ...]]
 """A slot and its numbers."""
 
 
+_BYTES = {"float64": 8, "int64": 8, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1, "uint8": 1}
+
+
 def offsets_of(lengths: npt.ArrayLike) -> Int64Array:
     """int64[N + 1]: where each of N parts that follow one another begins, and the end; lengths int64[N]."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -117,7 +120,7 @@ def primitives(space: ScheduleSpace[Any], named: Named, target: HardwareTarget) 
     """The sequence of one point."""
     vectors = ("AN vec", (math.log2(target.vector_lanes), math.log2(target.num_threads)))
     made = [_primitive(name, group) for name, group in named.items()]
-    return [_workload(space.workload), _device(target), _sums(named, target), *made, vectors]
+    return [_workload(space.workload), device(target), _sums(named, target), *made, vectors]
 
 
 def encode(sequence: Sequence[Primitive]) -> Float32Array:
@@ -164,14 +167,15 @@ def _workload(workload: Workload) -> Primitive:
     return f"WL {workload.op}", (*(math.log2(v) for v in logs), *flags, math.log2(workload.num_flops))
 
 
-def _device(target: HardwareTarget) -> Primitive:
+def device(target: HardwareTarget) -> Primitive:
+    """The device, first in every sequence; what is not known of it is zero."""
     logs = [
         target.vector_lanes,
         target.num_vector_registers,
         target.num_threads,
         max(1, target.l1_bytes),
         max(1, target.l2_bytes),
-        2 if target.dtype in ("bfloat16", "float16") else 4,
+        _BYTES.get(target.dtype, 4),
     ]
     return "DV", (*(math.log2(v) for v in logs), float(target.gpu is not None), math.log2(target.batch))
 

@@ -35,7 +35,7 @@ from chanas.prescheduler.tuning.offline.exchange.reading import (
     whole,
     wholes,
 )
-from chanas.prescheduler.tuning.offline.primitives import Primitive, encode
+from chanas.prescheduler.tuning.offline.primitives import Primitive, device, encode
 
 VERSION = "v0.6"
 SYSTEM = f"Ansor {VERSION}"
@@ -138,7 +138,7 @@ def _sequence(found: Any, target: HardwareTarget) -> list[Primitive]:
     of_state = listed(found, "the steps")
     if len(of_state) > MAX_STEPS:
         raise ValueError(f"expected at most {MAX_STEPS} steps, got {len(of_state)}")
-    sequence, splits = [steps.device(target)], dict[int, _Split]()
+    sequence, splits = [device(target)], dict[int, _Split]()
     for place, step in enumerate(of_state):
         name, *values = listed(step, "a step") or [""]
         name = string(name, "a step's name")

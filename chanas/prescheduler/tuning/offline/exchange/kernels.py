@@ -21,11 +21,10 @@ from chanas.errors import ChanasError, printable
 from chanas.files.documents import first_fault
 from chanas.operators.keys import workload_of_key
 from chanas.prescheduler.records.sources import Source
-from chanas.prescheduler.tuning.offline.exchange import steps
 from chanas.prescheduler.tuning.offline.exchange.measured import Measured, a_gpu, graphics_processor
 from chanas.prescheduler.tuning.offline.exchange.t1 import Parameter, Problem, point_of
 from chanas.prescheduler.tuning.offline.exchange.t4 import Result
-from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, Primitive, encode, primitive_rows
+from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, Primitive, device, encode, primitive_rows
 
 SYSTEM = "Kernel Tuner"
 _MAX_NAME = 120
@@ -155,7 +154,7 @@ def _parameter_rows(target: HardwareTarget, parameters: Sequence[Parameter], poi
     of texts among their values. What a parameter does is not known."""
     numbers = [_as_number(parameter, place) for parameter, place in zip(parameters, point, strict=True)]
     parts = [numbers[i : i + NUM_VALUES] for i in range(0, len(numbers), NUM_VALUES)]
-    return [steps.device(target), *(("AN other", tuple(part)) for part in parts)]
+    return [device(target), *(("AN other", tuple(part)) for part in parts)]
 
 
 def _as_number(parameter: Parameter, place: int) -> float:

@@ -41,7 +41,7 @@ from chanas.prescheduler.tuning.offline.exchange.reading import (
     whole,
     wholes,
 )
-from chanas.prescheduler.tuning.offline.primitives import Primitive, encode
+from chanas.prescheduler.tuning.offline.primitives import Primitive, device, encode
 
 SYSTEM = "MetaSchedule"
 RECORDS_FILE, WORKLOADS_FILE = "database_tuning_record.json", "database_workload.json"
@@ -172,7 +172,7 @@ class _Walk:
             raise ValueError(f"expected at most {MAX_STEPS} instructions, got {len(found)}")
         pairs = [listed(decision, "a decision", 2) for decision in listed(decisions, "the decisions")]
         drawn = {whole(place, "a decision's place"): value for place, value in pairs}
-        self.sequence.append(steps.device(self.target))
+        self.sequence.append(device(self.target))
         removed = {str(a[0]) for name, _, a, _ in found if name == "Unannotate" and isinstance(a, list) and a}
         for place, (name, inputs, attributes, outputs) in enumerate(found):
             self._step(

@@ -12,27 +12,12 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from chanas.core.target import HardwareTarget
 from chanas.prescheduler.tuning.offline.primitives import Primitive
 
 _MAX_FACTORS = 3
 OTHERS = ("block", "thread", "vthread", "align", "root", "scope", "layout", "rest")
 """Kinds of steps that our schedules don't have, in the order of their places: loops bound to a GPU's blocks, threads
 and virtual threads, strides of storage, a producer at the root, where a buffer lies, its layout, and all others."""
-_BYTES = {"float64": 8, "int64": 8, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1, "uint8": 1}
-
-
-def device(target: HardwareTarget) -> Primitive:
-    """The device, first in every sequence; what is not known of it is zero."""
-    logs = [
-        target.vector_lanes,
-        target.num_vector_registers,
-        target.num_threads,
-        max(1, target.l1_bytes),
-        max(1, target.l2_bytes),
-        _BYTES.get(target.dtype, 4),
-    ]
-    return "DV", (*(math.log2(v) for v in logs), float(target.gpu is not None), math.log2(target.batch))
 
 
 def split(factors: Sequence[int | None]) -> Primitive:
