@@ -112,12 +112,14 @@ class ScheduleSpace(Generic[Decoded]):
 
     point_type  the dataclass of a point as its schedules see it
     is_legal    rules out combinations (too many accumulators, say)
+    only        of a space of given points, these (`restricted`)
     """
 
     workload: Workload
     coordinates: tuple[Coordinate, ...]
     point_type: type[Decoded] = field(compare=False)
     is_legal: Callable[[Decoded], bool] = field(compare=False)
+    only: tuple[Point, ...] | None = None
 
     extra_knobs: ClassVar[tuple[str, ...]] = EXTRA_KNOBS
 
@@ -144,6 +146,8 @@ class ScheduleSpace(Generic[Decoded]):
 
     def legal(self, named: Named) -> bool:
         """True if options of the coordinates, one of each, are a point together."""
+        if self.only is not None:
+            return self.encode(named) in self._only
         return self.is_legal(self.read(named))
 
     def decode(self, point: Point) -> Decoded:
@@ -189,9 +193,17 @@ class ScheduleSpace(Generic[Decoded]):
         return tuple(itertools.chain.from_iterable(named[c.name] for c in self.coordinates))
 
     def restricted(self, points: Iterable[Point]) -> Self:
-        """The same space of which only some points are legal."""
-        kept = {self.decode(point) for point in points}
-        return dataclasses.replace(self, is_legal=kept.__contains__)
+        """The same space of which only some points are legal, in the order of its coordinates' options."""
+        places = [{group: i for i, group in enumerate(c.options)} for c in self.coordinates]
+
+        def place(point: Point) -> list[int]:
+            return [known[group] for known, group in zip(places, self.groups(point).values(), strict=True)]
+
+        return dataclasses.replace(self, only=tuple(sorted(set(points), key=place)))
+
+    @functools.cached_property
+    def _only(self) -> frozenset[Point]:
+        return frozenset(self.only or ())
 
     def means(self, point: Point) -> bool:
         """True if a point is a schedule of the workload, in the space or not (`groups`)."""
@@ -214,6 +226,8 @@ class ScheduleSpace(Generic[Decoded]):
     @functools.cached_property
     def points(self) -> tuple[Point, ...]:
         """All legal points; the spaces of these operators are small enough to be listed (at most a few thousand)."""
+        if self.only is not None:
+            return self.only
         names = [c.name for c in self.coordinates]
         return tuple(
             tuple(itertools.chain.from_iterable(groups))
@@ -229,7 +243,7 @@ class ScheduleSpace(Generic[Decoded]):
     @property
     def is_listed(self) -> bool:
         """False of a space that is too large for all its points to be listed."""
-        return self.num_combinations <= _MAX_LISTED
+        return self.only is not None or self.num_combinations <= _MAX_LISTED
 
     @property
     def num_points(self) -> int:

@@ -42,6 +42,7 @@ SCRIPTS = (
     "transfer_networks",
     "transfer_tables",
     "tune_models",
+    "tuners",
     "rpc_overhead",
     "service_load",
     "tuning_efficiency",

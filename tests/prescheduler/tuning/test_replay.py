@@ -6,8 +6,10 @@ import dataclasses
 
 import pytest
 
+from chanas.compiler.knobs import FamilyChange
 from chanas.core.effort import Effort
 from chanas.errors import ConfigError
+from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.replay import replay
 from chanas.prescheduler.tuning.tuners import Tuners
 from chanas.testing.spaces import LARGE, SIMILAR, TARGET, failure, sample, smooth
@@ -35,6 +37,14 @@ def test_it_ends_after_so_many_trials_without_a_better_point() -> None:
     served = replay(LARGE, RECORDS, TARGET, effort)
     best = min((r for r in served if r.seconds is not None), key=lambda r: r.seconds or 0.0)
     assert 5 <= len(served) - 1 - served.index(best) < 5 + effort.search.batch_size
+
+
+@pytest.mark.parametrize("tuner", ["gp", "ga", "random"])
+def test_of_further_knobs_only_what_was_tried_is_there(tuner: str) -> None:
+    wider = FamilyChange({"auto_unroll": (0, 16, 64)}).apply(LARGE)
+    tried = [TuningRecord((*point, 16 * (i % 2)), 1.0 + i) for i, point in enumerate(sample(LARGE, 20))]
+    served = replay(wider, tried, TARGET, dataclasses.replace(EFFORT, trials=100, tuner=tuner))
+    assert sorted(r.point for r in served) == sorted(r.point for r in tried)
 
 
 def test_what_was_learned_of_another_operator_is_known() -> None:

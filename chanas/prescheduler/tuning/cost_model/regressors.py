@@ -126,7 +126,10 @@ class RegressorModel:
         rng, num = np.random.default_rng(self._seed), self._learner.members
         drawn = [rng.integers(len(y), size=len(y)) if num > 1 else np.arange(len(y)) for _ in range(num)]
         regressors = [self._learner.make(self._module, self._seed + i) for i in range(num)]
-        with warnings.catch_warnings():
+        limits = importlib.import_module("threadpoolctl").threadpool_limits(
+            1
+        )  # several threads take five times as long
+        with limits, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a network that is stopped before it has converged will do
             self._fitted = [regressor.fit(x[rows], y[rows]) for regressor, rows in zip(regressors, drawn, strict=True)]
         self._fitted_on = self.history.version
