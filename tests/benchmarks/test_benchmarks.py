@@ -44,6 +44,7 @@ SCRIPTS = (
     "tune_models",
     "rpc_overhead",
     "service_load",
+    "shipped_schedules",
     "tuning_efficiency",
     "warm_start",
     "with_without",
