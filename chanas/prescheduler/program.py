@@ -103,11 +103,13 @@ def require_records(program: Program, target: HardwareTarget, store: RecordStore
 def with_defaults(
     program: Program, target: HardwareTarget, choices: Choices, warm_start: WarmStart | None = None
 ) -> Choices:
-    """The choices, and for each operator that has none what `warm_start` has of it, or of the most similar one; without
-    that the first that computes it, with its default schedule: its seconds are guessed from the others'."""
-    for find in () if warm_start is None else (warm_start.ideas, warm_start.similar_ideas):
-        left = {w for o in program.tuned if o.choices not in choices for w in o.choices}
-        choices = {**choose(program, {}, {w: idea for w in left for idea in find(w)}), **choices}
+    """The choices, and for each operator that has none what `warm_start` has of it, or of the most similar one, if its
+    points mean the same on the target: mapped ones have to be tried. Without that the first that computes it, with its
+    default schedule: its seconds are guessed from the others'."""
+    if warm_start is not None and warm_start.source.has_points_of(target):
+        for find in (warm_start.ideas, warm_start.similar_ideas):
+            left = {w for o in program.tuned if o.choices not in choices for w in o.choices}
+            choices = {**choose(program, {}, {w: idea for w in left for idea in find(w)}), **choices}
     measured = [(c.seconds, c.workload.num_flops) for c in choices.values()]
     per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
     defaults = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,13 @@ def test_an_operator_that_is_unknown_everywhere_has_its_likeliest_schedule() -> 
     found = with_defaults(program(), HERE, {}, known_elsewhere(FAST))
     assert [c.taken_from for c in found.values()] == [f"{FAST.key} on file.json", DEFAULT, DEFAULT]
     assert [key for key, c in found.items() if c.taken_from == DEFAULT] == [(KNOWN,), (OTHER,)]
+
+
+def test_schedules_for_other_vectors_are_not_taken_without_a_trial() -> None:
+    known = known_elsewhere(KNOWN, FAST)
+    other = dataclasses.replace(known.source.target, vector_lanes=8, num_vector_registers=16)
+    elsewhere = dataclasses.replace(known, source=dataclasses.replace(known.source, target=other))
+    assert {c.taken_from for c in with_defaults(program(), HERE, {}, elsewhere).values()} == {DEFAULT}
 
 
 def test_a_schedule_from_elsewhere_that_does_not_work_gives_way_to_a_likely_one(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import OperatorAt, OperatorsAt, Outcome
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
@@ -367,14 +368,18 @@ class TuningJobs:
     def _best_elsewhere(
         self, warm_start: WarmStart, space: ScheduleSpace[Any], prior: Prior | None, is_begun: bool
     ) -> list[Point]:
-        """Points that were best on the other device, which are tried before a tuner is asked. Of an operator that is
-        only unknown there and was not begun here that of a similar one, if the best are all that is known there."""
+        """Points that were best on the other device, which are tried before a tuner is asked. If the best are all that
+        is known there: of an operator that is unknown there and was not begun here the point of a similar one, and
+        where points are mapped, which some don't survive, first the one that promises most."""
+        workload = space.workload
         best = [] if prior is None else [points[0] for points in prior.points[: self.effort.search.num_initial]]
         likely = best
-        if not best and not is_begun and warm_start.best_only:
-            likely = [extended(idea.point, space) for idea in warm_start.similar_ideas(space.workload)]
+        if warm_start.best_only and best and not warm_start.source.has_points_of(self.target):
+            likely = [*(extended(p, space) for p in ranked_points(workload, self.target, 1)), *best]
+        elif warm_start.best_only and not best and not is_begun:
+            likely = [extended(idea.point, space) for idea in warm_start.similar_ideas(workload)]
         if likely:
-            self._suggested_from_elsewhere[space.workload.key] = len(best)
+            self._suggested_from_elsewhere[workload.key] = len(best)
         return likely
 
     def _note_warm_start(self, trials: Collection[Trials]) -> None:

@@ -18,7 +18,7 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.errors import TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
-from chanas.prescheduler.ideas import nearest_points
+from chanas.prescheduler.ideas import nearest_points, ranked_points
 from chanas.prescheduler.records.schedules import write_schedules
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
@@ -78,6 +78,18 @@ def test_other_vectors_have_the_points_that_are_most_like_them(tmp_path: Path) -
     assert schedule_space(KNOWN, NEON).contains(idea.point)
     assert idea.origin == f"{KNOWN.key} on 16.json"
     assert found.similar_ideas(SIMILAR) == []
+
+
+def test_mapped_points_are_tried_after_the_one_that_promises_most(
+    tmp_path: Path, store: RecordStore, scratch: Path
+) -> None:
+    narrow = open_shipped(HERE, shipped(tmp_path, NARROW))
+    assert narrow is not None
+    prior = narrow.prior(schedule_space(KNOWN, HERE))
+    assert prior is not None
+    expected = dict.fromkeys([*ranked_points(KNOWN, HERE, 1), *(points[0] for points in prior.points)])
+    asked = tuned(narrow, store, scratch, [KNOWN], Effort(trials=8))
+    assert asked[KNOWN][: len(expected)] == list(expected)
 
 
 def test_a_gpu_begins_with_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
