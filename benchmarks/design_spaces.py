@@ -31,7 +31,7 @@ from common import Figure, finish, geometric_mean
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.knobs import read_knobs
-from chanas.core.effort import NetworkEffort
+from chanas.core.effort import NOTHING, NetworkEffort
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 
@@ -69,7 +69,13 @@ def tune(network: str, knobs: dict[str, Any], num_trials: int, seed: int, folder
     file = folder / "knobs.yaml"
     file.write_text(yaml.safe_dump(knobs))
     if not (folder / "network").is_dir():
-        effort = NetworkEffort(trials=num_trials, early_stopping="no", seed=seed, knobs=str(file) if knobs else None)
+        effort = NetworkEffort(
+            trials=num_trials,
+            early_stopping="no",
+            warm_start=NOTHING,
+            seed=seed,
+            knobs=str(file) if knobs else None,
+        )
         Model.load(network).tune(effort=effort, run=RunDirectory(folder)).build().save(folder / "network")
     document = TunedNetwork.open(folder / "network").document
     gflops = {o["key"]: workload_of_key(o["key"]).num_flops / o["seconds"] / 1e9 for o in document["operators"]}

@@ -86,15 +86,15 @@ def tuned_network(loaded: LoadedModel, folder: Path, threads: int, effort: Netwo
 
 def effort_of(way: str, source: str, options: argparse.Namespace) -> NetworkEffort:
     """How a way tunes, with the records `source`."""
-    from chanas.core.effort import NetworkEffort
+    from chanas.core.effort import NOTHING, NetworkEffort
 
-    plain = NetworkEffort(minutes=options.minutes, seed=options.seed)
+    plain = NetworkEffort(minutes=options.minutes, seed=options.seed, warm_start=NOTHING)
     if way == TAUGHT:
         return dataclasses.replace(plain, pretrained=options.model)
     if way == SHARE:
         shorter = options.minutes * options.share
         return NetworkEffort(minutes=shorter, seed=options.seed, warm_start=source, tune_share=options.share)
-    return dataclasses.replace(plain, warm_start=source if way in (WARM, LIKE) else None)
+    return dataclasses.replace(plain, warm_start=source if way in (WARM, LIKE) else NOTHING)
 
 
 def read_trials(records: Path) -> list[Trial]:
@@ -202,10 +202,10 @@ def reached(curve: Sequence[tuple[float, float]], limit_s: float) -> dict[str, f
 
 def tune_all(loaded: LoadedModel, place: Path, options: argparse.Namespace) -> dict[str, TunedNetwork]:
     """The network tuned in each way, after the tunings that records are taken from."""
-    from chanas.core.effort import NetworkEffort
+    from chanas.core.effort import NOTHING, NetworkEffort
 
     sources, networks = dict.fromkeys(WAYS, options.source or ""), {}
-    plain = NetworkEffort(minutes=options.minutes, seed=options.seed)
+    plain = NetworkEffort(minutes=options.minutes, seed=options.seed, warm_start=NOTHING)
     if options.source is None and {WARM, SHARE} & set(options.ways):
         tuned_network(loaded, place / SOURCE, options.source_threads, plain)
         sources = dict.fromkeys(WAYS, str(place / SOURCE))

@@ -38,11 +38,11 @@ MAX_LOSS = 1.05
 
 def tuned_network(name: str, shapes: Any, folder: Path, share: float, trials: int, seed: int) -> TunedNetwork:
     """The network that lies in the folder, tuned now unless it does, with records of its own."""
-    from chanas.core.effort import NetworkEffort
+    from chanas.core.effort import NOTHING, NetworkEffort
     from chanas.workflows.models.chain import Model
 
     if not (folder / "network").is_dir():
-        effort = NetworkEffort(trials=trials, tune_share=share, seed=seed)
+        effort = NetworkEffort(trials=trials, tune_share=share, seed=seed, warm_start=NOTHING)
         loaded = Model.load(f"torchvision:{name}", shapes)
         built = loaded.tune(Usage("cpu", 1), effort=effort, run=RunDirectory(folder)).build()
         built.save(folder / "network")

@@ -30,7 +30,11 @@ Batch = Annotated[int, typer.Option(help="Images at once, on GPUs; latencies are
 RPC = Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on devices of it, build here.")]
 Key = Annotated[str | None, typer.Option(help="With --rpc: the key of the devices.")]
 WarmStart = Annotated[
-    str | None, typer.Option(help="Begin with another device's records: a run, records, or a target of this run.")
+    str | None,
+    typer.Option(
+        help="Begin with another device's records: a run, records, schedules, or a target of this run; by default with "
+        "the schedules that come with chanas; no: with nothing."
+    ),
 ]
 Tuner = Annotated[
     str,
@@ -55,7 +59,7 @@ EarlyStopping = Annotated[
     ),
 ]
 Preset = Annotated[
-    str | None, typer.Option("--effort", help="none (schedules that are known or likely), quick, or full.")
+    str | None, typer.Option("--effort", help="none (schedules that are known or likely), quick (8 trials), or full.")
 ]
 Knobs = Annotated[
     Path | None,

@@ -37,7 +37,7 @@ from chanas.commands.options import (
     usage_of,
     with_pictures,
 )
-from chanas.core.effort import NetworkEffort, TableEffort
+from chanas.core.effort import NOTHING, NetworkEffort, TableEffort
 from chanas.core.progress import named_wait
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
@@ -257,6 +257,8 @@ def _tune_operator(
 
     if effort.trials is not None and effort.trials < 1:
         raise ConfigError(f"expected at least 1 trial of an operator, got {effort.trials}")
+    if effort.warm_start not in (None, NOTHING) and (schedule or simulate) is not None:
+        raise ConfigError(f"--schedule and --simulate begin with nothing; leave out --warm-start {effort.warm_start}")
     if simulate is not None:
         if schedule is not None:
             raise ConfigError("expected --schedule or --simulate, got both")
@@ -317,9 +319,11 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
     others = sorted({o.name for o in tuned.program.others})
     stopped = tuned.tuned.num_stopped
     why = f", {stopped} stopped early: nothing better than noise expected" if stopped else ""
-    origins = [c.taken_from for c in tuned.tuned.choices.values() if c.taken_from]
-    num_untried = origins.count(DEFAULT)
-    num_taken = len(origins) - num_untried
+    origins = [(c.workload.key, c.taken_from) for c in tuned.tuned.choices.values() if c.taken_from]
+    num_untried = sum(origin == DEFAULT for _, origin in origins)
+    num_known = sum(origin.startswith(f"{key} on ") for key, origin in origins)
+    num_taken = len(origins) - num_untried - num_known
+    why += f", {num_known} with the best schedule of another device" if num_known else ""
     why += f", {num_taken} took over the schedule of a similar one" if num_taken else ""
     why += f", {num_untried} with a likely schedule that was not compared with others" if num_untried else ""
     folder = saved.folder

@@ -22,12 +22,15 @@ MIN_MEASURED = 5
 # Trials of each operator where the time is the only limit.
 _UNLIMITED = 4096
 BY_GAIN, NEVER = "gain", "no"
+NOTHING = "no"
+"""The warm start of a tuning that begins with nothing, not even with the schedules that come with chanas."""
 PRESETS: dict[str, dict[str, Any]] = {
     "none": {"trials": 0},
     "quick": {"trials": 8},
     "full": {"trials": 128, "early_stopping": NEVER},
 }
-"""Settings by the words of `--effort`: no trials at all, the schedules that are known or likely; few; and many."""
+"""Settings by the words of `--effort`: no trials at all, the schedules that are known or likely; few, of which those
+that come with chanas are first; and many."""
 
 
 def _require(holds: bool, name: str, expected: str, value: object) -> None:
@@ -95,7 +98,8 @@ class Effort:
                     many without a better point; no: as long as there are trials
     tuner           gp, ga, optuna:TPESampler, ... (`prescheduler/tuning/tuners`)
     pretrained      a file of `chanas records train`, whose model orders points before anything is measured; for gp
-    warm_start      another run, a file of records, or another target of the run, whose records the tuning begins with
+    warm_start      another run, a file of records or schedules, or another target of the run, which the tuning begins
+                    with; null: the schedules that come with chanas; no: nothing
     seed            seed of every random choice
     knobs           a YAML file with other candidates and knobs of schedule spaces
     search          constants of the exploration
@@ -214,7 +218,7 @@ class NetworkEffort(Effort):
     """The effort of tuning a finished network.
 
     trials   schedule points per operator on average, kept ones included; null: 32; 0: nothing is tuned, schedules are
-             those that are known or likely
+             those of the records, of the warm start, or likely ones
     minutes  the time that opening, tuning, building and comparing take together; without `trials` it is the only limit
     """
 

@@ -76,12 +76,9 @@ def ideas(
     for record in list(here.get(workload, ()))[:1]:
         yield _idea(workload, record.point, workload, record)
     yield from elsewhere
-    mine = description(workload)
-    alike = [w for w in here if w != workload and here[w] and (w.op, w.dtype) == (workload.op, workload.dtype)]
-    alike.sort(key=lambda w: (float(np.abs(description(w) - mine).sum()), w.key))
     space = schedule_space(workload, target)
     found: set[Point] = set()
-    for source in alike:
+    for source in by_likeness(workload, (w for w in here if w != workload and here[w])):
         best = here[source][0]
         (point,) = nearest_points([schedule_space(source, target).groups(best.point)], space)
         if point not in found:
@@ -94,6 +91,13 @@ def ideas(
 def _idea(workload: Workload, point: Point, source: Workload, record: TuningRecord) -> Idea:
     seconds = record.again_s or record.seconds or math.inf
     return Idea(source, point, seconds * workload.num_flops / source.num_flops)
+
+
+def by_likeness(workload: Workload, others: Iterable[Workload]) -> list[Workload]:
+    """Those of its family and dtype, the most similar first."""
+    mine = description(workload)
+    alike = [w for w in others if (w.op, w.dtype) == (workload.op, workload.dtype)]
+    return sorted(alike, key=lambda w: (float(np.abs(description(w) - mine).sum()), w.key))
 
 
 def description(workload: Workload) -> FloatArray:

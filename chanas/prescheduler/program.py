@@ -38,7 +38,7 @@ _WORKER_BYTES = 300_000_000
 """Bytes that a worker has allocated when it has loaded TVM."""
 
 DEFAULT = "default"
-"""The origin of a schedule that nobody measured: of its space the one that promises most (`ranked_points`)."""
+"""The origin of a schedule that was never measured: of its space the one that promises most (`ranked_points`)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TunedOperators:
     """Result of tuning.
 
     num_stopped operators of which fewer points were tried than were asked for: nothing better than noise was expected
-    warm_start  what another device's records were used for, where there were any
+    warm_start  what another device's records, or the schedules that come with chanas, were used for
     """
 
     choices: Choices
@@ -75,10 +75,13 @@ class TunedOperators:
     warm_start: str = ""
 
 
-def first_choices(program: Program, target: HardwareTarget, store: RecordStore) -> Choices:
-    """Schedules to begin with: the best of those that were measured before, and the default where there are none."""
+def first_choices(
+    program: Program, target: HardwareTarget, store: RecordStore, warm_start: WarmStart | None = None
+) -> Choices:
+    """Schedules to begin with: the best of those that were measured before; where there are none those of `warm_start`,
+    and else the default."""
     records = {w: best_records(w, target, store) for w in program.workloads()}
-    return with_defaults(program, target, choose(program, records))
+    return with_defaults(program, target, choose(program, records), warm_start)
 
 
 def require_records(program: Program, target: HardwareTarget, store: RecordStore) -> None:
@@ -97,9 +100,16 @@ def require_records(program: Program, target: HardwareTarget, store: RecordStore
         )
 
 
-def with_defaults(program: Program, target: HardwareTarget, choices: Choices) -> Choices:
-    """The choices, and for each operator that has none the first that computes it, with its default schedule: its
-    seconds are guessed from those that were measured."""
+def with_defaults(
+    program: Program, target: HardwareTarget, choices: Choices, warm_start: WarmStart | None = None
+) -> Choices:
+    """The choices, and for each operator that has none what `warm_start` has of it, or of the most similar one, if its
+    points mean the same on the target: mapped ones have to be tried. Without that the first that computes it, with its
+    default schedule: its seconds are guessed from the others'."""
+    if warm_start is not None and warm_start.source.has_points_of(target):
+        for find in (warm_start.ideas, warm_start.similar_ideas):
+            left = {w for o in program.tuned if o.choices not in choices for w in o.choices}
+            choices = {**choose(program, {}, {w: idea for w in left for idea in find(w)}), **choices}
     measured = [(c.seconds, c.workload.num_flops) for c in choices.values()]
     per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
     defaults = {}
@@ -112,19 +122,26 @@ def with_defaults(program: Program, target: HardwareTarget, choices: Choices) ->
 
 
 def working_choices(program: Program, target: HardwareTarget, choices: Choices, pool: Pool, scratch: Path) -> Choices:
-    """Choices whose default schedules were built, run and compared each alone, and replaced by the next likely ones
-    where they do not work.
+    """Choices whose schedules that nobody measured here were built, run and compared each alone, and replaced by the
+    next likely ones where they do not work.
 
     Raises:
         MeasureError: of an operator none works; names it.
     """
-    unproven = {key: c for key, c in choices.items() if c.taken_from == DEFAULT}
-    points = {c.workload: ranked_points(c.workload, target, _NUM_LIKELY) for c in unproven.values()}
+    unproven = {key: c for key, c in choices.items() if c.taken_from}
+    points = {
+        c.workload: list(dict.fromkeys([c.point, *ranked_points(c.workload, target, _NUM_LIKELY)]))
+        for c in unproven.values()
+    }
     working, errors = try_points(points, target, pool, scratch)
     for chosen in unproven.values():
         if chosen.workload not in working:
             raise MeasureError(f"no schedule of operator {chosen.workload.key} works ({errors[chosen.workload][0]})")
-    return {**choices, **{key: replace(c, point=working[c.workload]) for key, c in unproven.items()}}
+    replaced = {key: c for key, c in unproven.items() if working[c.workload] != c.point}
+    return {
+        **choices,
+        **{key: replace(c, point=working[c.workload], taken_from=DEFAULT) for key, c in replaced.items()},
+    }
 
 
 def tune_program(
@@ -137,10 +154,10 @@ def tune_program(
     keep_best: Callable[[Choices], object] | None = None,
 ) -> TunedOperators:
     """Tune the operators of a program, most where most of its time goes; every kept record is reused. An operator for
-    which there was no time, or of which no schedule that was tried works, has its default schedule.
+    which there was no time, or of which no schedule that was tried works, has that of `warm_start` or its default one.
 
     Args:
-        warm_start: the opened records that the effort names.
+        warm_start: what the tuning begins with (`open_prior`).
         deadline_s: reading of `time.monotonic` at which tuning ends, whatever minutes the effort has.
         keep_best: gets what is best so far, about once a minute.
 
@@ -156,13 +173,13 @@ def tune_program(
         warm_start=warm_start,
         deadline_s=deadline_s - settle_s,
         end_s=deadline_s,
-        keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store)),
+        keep_best=None if keep_best is None else lambda: keep_best(first_choices(program, target, store, warm_start)),
     )
     if left_s:
         session.require_families(workloads, effort)
     groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
     found = tune_share(jobs, workloads, counts, effort.tune_share, groups, session.progress)
-    choices = with_defaults(program, target, choose(program, found.records, found.taken))
+    choices = with_defaults(program, target, choose(program, found.records, found.taken), warm_start)
     after = store.count()
     used = "" if warm_start is None else warm_start.describe(store.warm_starts([w.key for w in workloads]))
     stopped = sum(jobs.is_stopped(w) for w in workloads)

@@ -45,6 +45,7 @@ SCRIPTS = (
     "tuners",
     "rpc_overhead",
     "service_load",
+    "shipped_schedules",
     "tuning_efficiency",
     "warm_start",
     "with_without",

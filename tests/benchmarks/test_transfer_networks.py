@@ -81,11 +81,11 @@ def test_figures_have_every_way(script: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("way", "expected"),
     [
-        ("cold", (None, None, 1.0, 2.0)),
+        ("cold", (None, "no", 1.0, 2.0)),
         ("warm", (None, "records", 1.0, 2.0)),
         ("like", (None, "records", 1.0, 2.0)),
         ("share", (None, "records", 0.5, 1.0)),
-        ("taught", ("m.safetensors", None, 1.0, 2.0)),
+        ("taught", ("m.safetensors", "no", 1.0, 2.0)),
     ],
 )
 def test_ways_differ_by_what_they_begin_with(script: ModuleType, way: str, expected: tuple[Any, ...]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.program import Program, TunedOperation, Value
 from chanas.compiler.space import Point
 from chanas.errors import MeasureError
@@ -14,7 +16,9 @@ from chanas.operators.steps import Step
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.program import DEFAULT, Choices, first_choices, with_defaults, working_choices
+from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.tuning.warm_start import WarmStart
 
 from ..compiler.workbench import SyntheticPool, device
 
@@ -59,6 +63,49 @@ def test_without_anything_measured_every_operator_has_a_schedule_and_a_time() ->
     found = with_defaults(program(), HERE, {})
     assert list(found) == [(KNOWN,), (OTHER,), (SLOW, FAST)]
     assert all(c.seconds > 0.0 for c in found.values())
+
+
+def known_elsewhere(*workloads: Workload) -> WarmStart:
+    """A file of schedules that has the middle points of operators, the later the faster."""
+    source = Source("file.json", HERE, "0.27", backend_of(HERE).space_version)
+    records = {w.key: (TuningRecord(schedule_space(w, HERE).middle, 1e-6 / (i + 1)),) for i, w in enumerate(workloads)}
+    return WarmStart(source, Path(), HERE, records, best_only=True)
+
+
+def test_records_come_before_what_is_known_elsewhere_and_that_before_similar_and_likely_ones(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path / "records.sqlite", HERE)
+    store.add(KNOWN.key, [TuningRecord(ranked_points(KNOWN, HERE, 1)[0], 1e-6)])
+    try:
+        found = first_choices(program(), HERE, store, known_elsewhere(KNOWN, SLOW, FAST))
+    finally:
+        store.close()
+    known, other, conv = (found[key] for key in ((KNOWN,), (OTHER,), (SLOW, FAST)))
+    assert (known.point, known.taken_from) == (ranked_points(KNOWN, HERE, 1)[0], "")
+    assert (conv.workload, conv.point) == (FAST, schedule_space(FAST, HERE).middle)
+    assert conv.taken_from == f"{FAST.key} on file.json"
+    assert other.taken_from == f"{KNOWN.key} on file.json"
+    assert schedule_space(OTHER, HERE).contains(other.point)
+
+
+def test_an_operator_that_is_unknown_everywhere_has_its_likeliest_schedule() -> None:
+    found = with_defaults(program(), HERE, {}, known_elsewhere(FAST))
+    assert [c.taken_from for c in found.values()] == [f"{FAST.key} on file.json", DEFAULT, DEFAULT]
+    assert [key for key, c in found.items() if c.taken_from == DEFAULT] == [(KNOWN,), (OTHER,)]
+
+
+def test_schedules_for_other_vectors_are_not_taken_without_a_trial() -> None:
+    known = known_elsewhere(KNOWN, FAST)
+    other = dataclasses.replace(known.source.target, vector_lanes=8, num_vector_registers=16)
+    elsewhere = dataclasses.replace(known, source=dataclasses.replace(known.source, target=other))
+    assert {c.taken_from for c in with_defaults(program(), HERE, {}, elsewhere).values()} == {DEFAULT}
+
+
+def test_a_schedule_from_elsewhere_that_does_not_work_gives_way_to_a_likely_one(tmp_path: Path) -> None:
+    first = with_defaults(program(), HERE, {}, known_elsewhere(KNOWN))
+    bad = KNOWN, first[(KNOWN,)].point
+    found = working_choices(program(), HERE, first, rejecting(bad), tmp_path)  # type: ignore[arg-type]
+    assert (found[(KNOWN,)].point, found[(KNOWN,)].taken_from) == (ranked_points(KNOWN, HERE, 1)[0], DEFAULT)
+    assert {key: c for key, c in found.items() if key != (KNOWN,)} == {k: c for k, c in first.items() if k != (KNOWN,)}
 
 
 def rejecting(*rejected: tuple[Workload, Point]) -> SyntheticPool:

@@ -72,7 +72,7 @@ def preschedule(
 
     Args:
         only: these blocks alone are tuned and timed, and no other row changes.
-        warm_start: the opened records that the effort names.
+        warm_start: what the tuning begins with (`open_prior`).
         open_pool: is for devices that are not this machine.
 
     Raises:

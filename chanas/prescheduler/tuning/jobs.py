@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from chanas.compiler.backends import case_of, schedule_space
 from chanas.compiler.knobs import extended, read_knobs
-from chanas.compiler.space import Point
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.effort import Effort
 from chanas.core.genome import FloatArray
 from chanas.core.progress import ProgressBar, progress_bar
@@ -26,9 +27,11 @@ from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import OperatorAt, OperatorsAt, Outcome
 from chanas.operators.workload import Workload
+from chanas.prescheduler.ideas import ranked_points
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
+from chanas.prescheduler.tuning.cost_model.history import Prior
 from chanas.prescheduler.tuning.give_up import NUM_ALIKE, FamilyWatch, describe_errors, remedy
 from chanas.prescheduler.tuning.tuner import Trials
 from chanas.prescheduler.tuning.tuners import Tuners
@@ -97,7 +100,8 @@ class TuningJobs:
     """Workloads that compute the same as another, of which the fastest will be taken."""
     _watch: FamilyWatch = field(default_factory=FamilyWatch)
     _suggested_from_elsewhere: dict[str, int] = field(default_factory=dict)
-    """Points of another device's records that were suggested to a tuner that asks none, by workload key."""
+    """Points of another device's records that are tried before a tuner is asked, by workload key; 0: not of the
+    operator itself, but of one that is like it."""
     _keep_at_s: float = math.inf
 
     def __post_init__(self) -> None:
@@ -184,17 +188,21 @@ class TuningJobs:
 
         What another device has records of is tried in small steps: as many points of a few operators as tell whether
         its order holds here, then the best of each other operator there, then its other first points; where the order
-        holds, all further trials are of the common budget.
+        holds, all further trials are of the common budget. Where only points that were best there are suggested, one of
+        each operator comes first.
         """
-        num_initial, known = self.effort.search.num_initial, [t for t in self._ordered(trials) if t.prior is not None]
-        for some, limit in ((known[:_NUM_SCOUTS], num_initial), (known, 1), (known, num_initial)):
+        num_trials = self.effort.num_trials
+        num_initial = min(num_trials, self.effort.search.num_initial)
+        known = [t for t in self._ordered(trials) if t.prior is not None]
+        begun = [t for t in self._ordered(trials) if t.space.workload.key in self._suggested_from_elsewhere]
+        for some, limit in ((known[:_NUM_SCOUTS], num_initial), ([*begun, *known], 1), (known, num_initial)):
             for own in trials.values():
                 own.limit = own.num_tried
-            for own in (t for t in some if t.trusts_prior):
-                own.limit = max(own.num_tried, limit)
+            for own in (t for t in some if t.trusts_prior or t.prior is None):
+                own.limit = max(own.num_tried, min(num_trials, limit))
             if any(own.num_left for own in trials.values()):
                 yield
-        first = min(self.effort.num_trials, max(num_initial, self.effort.first_trials))
+        first = min(num_trials, max(num_initial, self.effort.first_trials))
         bases = [num_initial if t.trusts_prior else first for t in trials.values()]
         granted = np.array([base - t.num_tried for base, t in zip(bases, trials.values(), strict=True)])
         while True:
@@ -350,13 +358,29 @@ class TuningJobs:
         kept = [replace(r, point=extended(r.point, space)) for r in self.store.load(workload.key)]
         prior = None if self.warm_start is None else self.warm_start.prior(space)
         suggested = [extended(point, space) for point in self.suggested.get(workload, ())]
-        if prior is not None and not self._tuners.has_model:  # what was best there is tried first
-            best = [point for points in prior.points[: self.effort.search.num_initial] for point in points[:1]]
-            suggested += best
-            self._suggested_from_elsewhere[workload.key] = len(best)
+        if self.warm_start is not None and (self.warm_start.best_only or not self._tuners.has_model):
+            suggested += self._best_elsewhere(self.warm_start, space, prior, bool(kept))
+            prior = None
         tuner = self._tuners.make(space, kept, self.target, prior, self.pool.compute)
         effort = self.effort
         return Trials(space, tuner, effort.num_trials, kept, suggested, effort.search.num_initial, effort.patience)
+
+    def _best_elsewhere(
+        self, warm_start: WarmStart, space: ScheduleSpace[Any], prior: Prior | None, is_begun: bool
+    ) -> list[Point]:
+        """Points that were best on the other device, which are tried before a tuner is asked. If the best are all that
+        is known there: of an operator that is unknown there and was not begun here the point of a similar one, and
+        where points are mapped, which some don't survive, first the one that promises most."""
+        workload = space.workload
+        best = [] if prior is None else [points[0] for points in prior.points[: self.effort.search.num_initial]]
+        likely = best
+        if warm_start.best_only and best and not warm_start.source.has_points_of(self.target):
+            likely = [*(extended(p, space) for p in ranked_points(workload, self.target, 1)), *best]
+        elif warm_start.best_only and not best and not is_begun:
+            likely = [extended(idea.point, space) for idea in warm_start.similar_ideas(workload)]
+        if likely:
+            self._suggested_from_elsewhere[workload.key] = len(best)
+        return likely
 
     def _note_warm_start(self, trials: Collection[Trials]) -> None:
         """Keep what another device's records are to these operators, and what became of it."""

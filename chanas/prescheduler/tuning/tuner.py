@@ -64,7 +64,7 @@ class Trials:
         self.space, self.tuner, self.limit, self.patience = space, tuner, limit, patience
         self._records = {r.point: r for r in kept if space.contains(r.point)}
         self._num_kept = len(self._records)
-        self._suggested = tuple(p for p in suggested if space.means(p))
+        self._suggested = tuple(dict.fromkeys(p for p in suggested if space.means(p)))
         self._num_initial = num_initial
 
     @property

@@ -178,14 +178,13 @@ class LoadedModel:
         from chanas.measuring.devices import timing_device
         from chanas.models.lowering import lower
         from chanas.prescheduler.tuning.tuners import check_effort
-        from chanas.prescheduler.tuning.warm_start import open_warm_start
+        from chanas.prescheduler.tuning.warm_start import open_prior
 
         check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             _require_cpu_float32(hardware)
-            if effort.warm_start is not None:
-                open_warm_start(effort.warm_start, place, hardware)
+            open_prior(effort.warm_start, place, hardware)
             return _plan_lines(self, lower(self.graph, hardware), hardware, effort, folder)
 
     def tune(
@@ -202,9 +201,9 @@ class LoadedModel:
     ) -> TunedModel:
         """Tune its operators; records lie in `run`, and every one that is there already is used again.
 
-        First the whole network is built with the schedules that are known, or likely, and compared with the framework:
-        what cannot be built is refused in seconds. That is the first result, and tuning only makes it better: once a
-        minute the best schedules so far are built into a whole, compared and saved.
+        First the whole network is built with the schedules of the records, of the warm start, or likely ones, and
+        compared with the framework: what cannot be built is refused in seconds. That is the first result, and tuning
+        only makes it better: once a minute the best schedules so far are built into a whole, compared and saved.
 
         Args:
             target: the processor and how it is used; the name of a device stands for one thread of it.
@@ -235,7 +234,7 @@ class LoadedModel:
         from chanas.prescheduler.records.store import RecordStore
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
-        from chanas.prescheduler.tuning.warm_start import open_warm_start
+        from chanas.prescheduler.tuning.warm_start import open_prior
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
@@ -250,8 +249,7 @@ class LoadedModel:
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
             _require_cpu_float32(hardware)
-            named = effort.warm_start
-            warm_start = None if named is None else open_warm_start(named, place, hardware)
+            warm_start = open_prior(effort.warm_start, place, hardware)
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
                 program = lower(self.graph, hardware)
             check_provable(program)
@@ -266,7 +264,7 @@ class LoadedModel:
             ):
                 if no_tuning:
                     require_records(program, hardware, store)
-                first = first_choices(program, hardware, store)
+                first = first_choices(program, hardware, store, warm_start)
                 known = TunedOperators(first)
                 draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)
                 best = _BestSoFar(draft, session, folder)

@@ -107,6 +107,7 @@ def tune_operator(
     Raises:
         ScheduleError: there is no such operator, or the schedule is none of its points.
         TargetError: the target is unknown or not there.
+        ChanasError: as `open_warm_start` says of what the effort names.
         MeasureError: no schedule that was tried works.
     """
     from chanas.compiler.backends import schedule_space
@@ -115,6 +116,7 @@ def tune_operator(
     from chanas.prescheduler.records.store import RecordStore
     from chanas.prescheduler.session import open_session
     from chanas.prescheduler.tuning.tuners import check_effort
+    from chanas.prescheduler.tuning.warm_start import open_prior
 
     workload = workload_of_key(key)
     check_effort(effort)
@@ -123,6 +125,7 @@ def tune_operator(
         target = dataclasses.replace(found, dtype=workload.dtype) if found.gpu is None else found
         space = schedule_space(workload, target)
         suggested: dict[Workload, Sequence[Point]] = {}
+        warm_start = open_prior(effort.warm_start, run, target) if schedule is None else None
         if schedule is not None:
             space.decode(tuple(schedule))
             suggested[workload] = [tuple(schedule)]
@@ -135,7 +138,7 @@ def tune_operator(
                 known = {record.point for record in store.load(key)}
                 effort = dataclasses.replace(effort, trials=len(known) + (tuple(schedule) not in known) or 1)
             session.require_families([workload], effort)
-            session.jobs(effort, suggested=suggested).run([workload], progress)
+            session.jobs(effort, suggested=suggested, warm_start=warm_start).run([workload], progress)
             records = [r for r in store.load(key) if space.means(r.point)]
         if schedule is not None:
             records = [r for r in records if r.point == tuple(schedule)]

@@ -52,6 +52,7 @@ def adapt(
     from chanas.measuring.devices import timing_device
     from chanas.prescheduler.tables.lut import preschedule
     from chanas.prescheduler.tables.transfer.adapt import adapt as make
+    from chanas.prescheduler.tuning.warm_start import open_prior
 
     if not sources:
         raise ConfigError("expected a table to begin with, got none; name one with --from")
@@ -66,6 +67,7 @@ def adapt(
     task = Task(loaded, classes)
     blocks = task.blocks(loaded.named_sub_spaces(effort.sub_spaces))
     with timing_device(usage) as (hardware, open_pool):
+        warm_start = open_prior(effort.warm_start, run, hardware)
         if progress:
             announce(
                 [
@@ -78,7 +80,16 @@ def adapt(
         made = make(run, task, hardware, tables, blocks, effort, progress=progress, open_pool=open_pool)
         if 0 < len(made.holes) <= effort.measure:
             tuning = TableEffort(calibrate=0, seed=effort.seed)
-            filled = preschedule(run, task, hardware, tuning, only=made.holes, progress=progress, open_pool=open_pool)
+            filled = preschedule(
+                run,
+                task,
+                hardware,
+                tuning,
+                only=made.holes,
+                warm_start=warm_start,
+                progress=progress,
+                open_pool=open_pool,
+            )
             made = dataclasses.replace(made, lut=filled.lut, holes=())
         if effort.calibrate and made.lut.calibration is None and made.lut.covered(loaded, classes):
             table = OpenTable(made.path, made.lut, loaded, classes)

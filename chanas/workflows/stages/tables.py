@@ -295,7 +295,7 @@ def fill(
     from chanas.prescheduler.tables.lut import preschedule
     from chanas.prescheduler.tables.networks import check_schedules
     from chanas.prescheduler.tuning.tuners import check_effort
-    from chanas.prescheduler.tuning.warm_start import open_warm_start
+    from chanas.prescheduler.tuning.warm_start import open_prior
 
     check_place(usage.device, usage.place)
     check_effort(effort)
@@ -306,7 +306,7 @@ def fill(
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
         check_schedules(table.lut)
-        warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, hardware)
+        warm_start = open_prior(effort.warm_start, run, hardware)
         holes, task = table.lut.missing(blocks), Task(loaded, table.num_classes)
         predicted = _by_doubt(table.lut, task, blocks)
         if progress:

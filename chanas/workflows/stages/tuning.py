@@ -54,13 +54,13 @@ def preschedule(
     from chanas.measuring.devices import timing_device
     from chanas.prescheduler.tables.lut import preschedule as fill
     from chanas.prescheduler.tuning.tuners import check_effort
-    from chanas.prescheduler.tuning.warm_start import open_warm_start
+    from chanas.prescheduler.tuning.warm_start import open_prior
 
     task = table_task(run, space, num_classes)
     check_effort(effort)
     task.space.named_sub_spaces(effort.sub_spaces)
     with (hold or timing_device)(usage) as (hardware, open_pool):
-        warm_start = None if effort.warm_start is None else open_warm_start(effort.warm_start, run, hardware)
+        warm_start = open_prior(effort.warm_start, run, hardware)
         if progress:
             announce(_plan_lines(run, task, hardware, effort))
         return fill(run, task, hardware, effort, warm_start=warm_start, progress=progress, open_pool=open_pool)

@@ -17,14 +17,18 @@ from typer.testing import CliRunner
 from chanas import interrupts
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
+from chanas.compiler.backends import backend_of
 from chanas.core.effort import NetworkEffort
+from chanas.core.target import tvm_version
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, MeasureError, ModelError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.models.proof import proving
 from chanas.models.reading import reader
-from chanas.prescheduler.records.store import RecordStore
+from chanas.prescheduler.records.schedules import write_schedules
+from chanas.prescheduler.records.sources import Source
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning import jobs
 from chanas.workflows.models.chain import BuiltModel, LoadedModel, Model, TunedModel
 
@@ -159,6 +163,22 @@ def test_two_threads_begin_with_what_one_thread_knows(loaded: LoadedModel, tuned
     assert tuned.target.name == "cpu-2t"
     assert tuned.tuned.warm_start.startswith("cpu (")
     assert f": {len(tuned.program.workloads())} operators" in tuned.tuned.warm_start
+
+
+def test_schedules_of_a_file_are_taken_without_a_trial_and_are_no_records(
+    loaded: LoadedModel, tuned: TunedModel, tmp_path: Path
+) -> None:
+    records = {c.workload.key: [TuningRecord(c.point, c.seconds)] for c in tuned.tuned.choices.values()}
+    source = Source("", tuned.target, tvm_version(), backend_of(tuned.target).space_version)
+    write_schedules(tmp_path / "known.json", source, records)
+    effort = NetworkEffort(trials=0, warm_start=str(tmp_path / "known.json"))
+    found = loaded.tune(effort=effort, run=tmp_path, progress=False).tuned
+    assert found.num_new_trials == 0
+    assert {key: c.point for key, c in found.choices.items()} == {k: c.point for k, c in tuned.tuned.choices.items()}
+    assert all(c.taken_from == f"{c.workload.key} on known.json" for c in found.choices.values())
+    assert found.warm_start.startswith("known.json (")
+    with pytest.raises(ConfigError, match="have no schedule among the records"):
+        loaded.tune(effort=effort, run=tmp_path, progress=False, no_tuning=True)
 
 
 def test_records_that_are_not_there_are_told_before_anything_is_written(loaded: LoadedModel, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from chanas.workflows.models.one_operator import (
 )
 
 KEY = "pool-4px-32x32-k1s1-none-float32"
-EFFORT = Effort(trials=4, tuner="random", early_stopping="no")
+EFFORT = Effort(trials=4, tuner="random", early_stopping="no", warm_start="no")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,15 @@ def test_its_best_schedule_can_be_timed_again(tuned: tuple[RunDirectory, Operato
     text = shown.partition("--schedule ")[2].strip("'")
     again = tune_operator(KEY, effort=EFFORT, run=RunDirectory(tmp_path), schedule=parse_schedule(text), progress=False)
     assert [record.point for record in again.records] == [found.best.point]
+
+
+def test_it_begins_with_another_runs_records(tuned: tuple[RunDirectory, OperatorTuning], tmp_path: Path) -> None:
+    run, found = tuned
+    effort = dataclasses.replace(EFFORT, trials=1, warm_start=str(run.root))
+    two = tune_operator(KEY, Usage(threads=2), effort=effort, run=RunDirectory(tmp_path), progress=False)
+    (record,) = two.records
+    space, whence = (schedule_space(workload_of_key(KEY), load_target("cpu", n)) for n in (2, 1))
+    assert whence.groups(found.best.point).items() <= space.groups(record.point).items()
 
 
 def test_a_schedule_that_is_in_no_space_can_be_timed(tmp_path: Path) -> None:
