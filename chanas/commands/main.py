@@ -81,7 +81,7 @@ app.command()(bundle_commands.predict)
 app.command(short_help="Time a bundle's module beside other runtimes.")(bundle_commands.bench)
 
 
-@app.command(short_help="Write the report of a run, or of a tuned network: one HTML page.")
+@app.command(short_help="Write the report page of a run or a tuned network.")
 def report(run: GivenRun = None, named_run: NamedRun = None) -> None:
     """Write the report of a run, or of a network that tune made: one self-contained HTML page in its folder."""
     from chanas import workflows
