@@ -79,7 +79,8 @@ def _answer(data: TunedData) -> str:
     tiles = [tile(seconds(latency_s), f"measured ± {seconds(spread_s)}")]
     peak = real(measured, "peak_gflops")
     if data.gflops is not None:
-        told = "of the whole network" + ("" if peak is None else f"; the cores' peak is {peak:.1f}")
+        told = "of the network, by its operators' definitions"
+        told += "" if peak is None else f"; a product of matrices by NumPy reaches {peak:.1f}"
         tiles.append(tile(f"{data.gflops:.1f} GFLOP/s", told))
     num_places = sum(operator["count"] for operator in operators)
     tiles.append(tile(str(len(operators)), f"operators with a schedule, in {num_places} places"))

@@ -68,7 +68,7 @@ def test_a_page_has_the_times_the_table_the_curves_and_the_spaces(tmp_path: Path
         "a <net> & more: the tuned",
         "10 µs",
         "12.5 GFLOP/s",
-        "cores' peak is 110.0",
+        "NumPy reaches 110.0",
         "random weights",
         "mine.yaml",
     ):
