@@ -28,12 +28,14 @@ MODULE_ALONE = "module alone"
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """One contender: median seconds and what it is as a multiple of the compiled module's; or why it did not run."""
+    """One contender: median seconds, as a multiple of the compiled module's too, and the range that half of its rounds
+    lie in; or the reason that it did not run."""
 
     name: str
     median_s: float | None
     ratio: float | None
     note: str = ""
+    spread_s: float | None = None
 
 
 class _OnGPU:
@@ -133,6 +135,7 @@ def benchmark(
                 contenders[name] = make()
         calls = [[(call, ())] for call in contenders.values()]
         summaries = time_in_turns(calls, _NUM_WARM_UP, TimingSettings(rounds, _MIN_ROUND_S), clock)
-    medians = {name: summary.seconds for name, summary in zip(contenders, summaries, strict=True)}
-    rows = [BenchmarkRow(name, m, m / medians["chanas"]) for name, m in medians.items()]
+    timed = dict(zip(contenders, summaries, strict=True))
+    own_s = timed["chanas"].seconds
+    rows = [BenchmarkRow(name, s.seconds, s.seconds / own_s, spread_s=s.spread_s) for name, s in timed.items()]
     return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items()]

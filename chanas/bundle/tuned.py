@@ -64,6 +64,9 @@ class OperatorEntry:
     seconds  of one call, alone, with cold weights
     taken_from  operator whose schedule it took over without a trial; the seconds are a guess then
     workload    `Workload.to_json`; None in older folders
+    trials, failed  points that were tried of it, and those of them that do not work; None in older folders
+    mean_gflops, best_gflops  of its trials: the mean of those that work, and the fastest; alone, with cold weights
+    share_of_peak  of the fastest; None where the peak is not known: of devices elsewhere
     """
 
     key: str
@@ -72,11 +75,27 @@ class OperatorEntry:
     seconds: float
     taken_from: str = ""
     workload: dict[str, Any] | None = None
+    trials: int | None = None
+    failed: int | None = None
+    mean_gflops: float | None = None
+    best_gflops: float | None = None
+    share_of_peak: float | None = None
+
+
+@dataclass(frozen=True)
+class KnobsEntry:
+    """The file of knobs that a network was tuned with: its name, and the hash of its content (`file_digest`)."""
+
+    name: str
+    hash: str
 
 
 @dataclass(frozen=True)
 class _Tuned:
-    """Content of `tuned.json`."""
+    """Content of `tuned.json`.
+
+    run  the run directory whose records it was tuned with, from the folder on; it may have moved
+    """
 
     schema: int
     name: str
@@ -95,6 +114,8 @@ class _Tuned:
     preprocess: dict[str, Any] | None = None
     class_names: list[str] | None = None
     probabilities: bool = False
+    run: str | None = None
+    knobs: KnobsEntry | None = None
 
 
 _TUNED = Document("tuned network", _Tuned, "make it again with `chanas tune`", SCHEMA, older=_OLDER)

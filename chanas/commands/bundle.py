@@ -244,15 +244,15 @@ def _bench_tuned(
         typer.echo(why)
     if profile:
         say(profile_lines(places))
-    say([why_none] if why_none else expensive_lines(places))
+    say([why_none] if why_none else expensive_lines(by_cost(places), network.folder))
 
 
 def _say_rows(rows: Iterable[BenchmarkRow]) -> None:
-    typer.echo(f"{'':16s} {'median':>10s} {'ratio':>8s}")
+    typer.echo(f"{'':16s} {'median':>10s} {'spread':>10s} {'ratio':>8s}")
     for row in rows:
-        median = "-" if row.median_s is None else format_latency(row.median_s)
+        median, spread = ("-" if s is None else format_latency(s) for s in (row.median_s, row.spread_s))
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
-        typer.echo(f"{row.name:16s} {median:>10s} {ratio:>8s} {row.note}".rstrip())
+        typer.echo(f"{row.name:16s} {median:>10s} {spread:>10s} {ratio:>8s} {row.note}".rstrip())
 
 
 def export(

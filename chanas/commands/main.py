@@ -23,7 +23,7 @@ from chanas.commands import search_text
 from chanas.commands import space as space_commands
 from chanas.commands import supernet as supernet_commands
 from chanas.commands import target as target_commands
-from chanas.commands.options import GivenRun, NamedRun, Run, Seed, Shared, Target, one_run
+from chanas.commands.options import GivenRun, NamedRun, Run, Seed, Shared, Target, holds_tuned, one_run
 from chanas.commands.program import program
 from chanas.commands.records import records as records_commands
 from chanas.commands.search_text import say
@@ -81,12 +81,13 @@ app.command()(bundle_commands.predict)
 app.command(short_help="Time a bundle's module beside other runtimes.")(bundle_commands.bench)
 
 
-@app.command(short_help="Write the run's report: one HTML page.")
+@app.command(short_help="Write the report page of a run or a tuned network.")
 def report(run: GivenRun = None, named_run: NamedRun = None) -> None:
-    """Write the run's report: one self-contained HTML page."""
+    """Write the report of a run, or of a network that tune made: one self-contained HTML page in its folder."""
     from chanas import workflows
 
-    typer.echo(workflows.report(one_run(run, named_run)))
+    given = one_run(run, named_run)
+    typer.echo(workflows.report_tuned(given.root) if holds_tuned(given.root) else workflows.report(given))
 
 
 @app.command(short_help="Run all three stages on handwritten digits.")

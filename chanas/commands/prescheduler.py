@@ -47,8 +47,9 @@ from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.lut import PrescheduleSummary
-    from chanas.workflows.models.chain import BuiltModel, SavedModel
+    from chanas.workflows.models.chain import BuiltModel
     from chanas.workflows.models.operators import OperatorRow
+    from chanas.workflows.models.saving import SavedModel
 
 
 def prescheduler(
@@ -227,27 +228,25 @@ def tune(
             with named_wait("compiling the whole network, comparing and timing it"):
                 built = tuned.build()
             saved = built.save(folder)
-    places, why_none = _timed_operators(saved)
-    if as_json:
-        from chanas.workflows.models.operators import by_cost
+    from chanas.workflows.models.operators import by_cost, expensive_lines, stored_rows
 
+    places, why_none = _timed_operators(saved)
+    rows = stored_rows(saved.open()) if why_none else by_cost(places)
+    if as_json:
         facts = {
             "folder": str(folder),
             "latency_s": built.proof.seconds,
             "spread_s": built.proof.spread_s,
             "relative_error": built.proof.relative_error,
             "stages": built.watch.seconds,
-            "operators": None if why_none else [row.to_json() for row in by_cost(places)],
+            "operators": [row.to_json() for row in rows],
+            "operators_timed": "alone" if why_none else "in place",
         }
         typer.echo(json.dumps(facts))
         return
     _say_tuned(built, saved, places)
-    if why_none:
-        typer.echo(f"operators  not timed: {why_none}")
-    else:
-        from chanas.workflows.models.operators import expensive_lines
-
-        typer.echo("operators  " + "\n".join(expensive_lines(places)))
+    alone = [f"timed alone, with cold weights, as they cannot be timed in place: {why_none}"] if why_none else []
+    typer.echo("operators  " + "\n".join([*alone, *expensive_lines(rows, saved.folder)]))
 
 
 def _tune_operator(

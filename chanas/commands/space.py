@@ -45,13 +45,19 @@ def show(
         typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
     ] = None,
     knobs: Knobs = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, metavar="<path>", help="Write figures of what was tried as an HTML page, too."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each operator.")] = False,
 ) -> None:
     """Show the schedule space of an operator: its knobs, their candidates, and the best point that records have; of a
     network, a line for each operator."""
-    from chanas.workflows.models.spaces import spaces_of
+    from chanas.workflows.models.spaces import spaces_of, write_page
 
     found = spaces_of(what, target, threads, run=RunDirectory(run), shapes=parse_shapes(shape or ()), knobs=knobs)
+    if html is not None:
+        write_page(found, what, html)
     if as_json:
         for space in found:
             typer.echo(json.dumps(space.to_json(), sort_keys=True, allow_nan=False))

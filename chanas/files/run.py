@@ -28,6 +28,11 @@ class RunDirectory:
         return self.root / "records.sqlite"
 
     @property
+    def knobs(self) -> Path:
+        """Folder of the files of knobs that trials came from."""
+        return self.root / "knobs"
+
+    @property
     def luts(self) -> Path:
         return self.root / "luts"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,8 +23,9 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import Surroundings
 from chanas.prescheduler.ideas import Idea, ranked_points
 from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.records.summary import TrialSummary
 from chanas.prescheduler.session import Session
-from chanas.prescheduler.tuning.jobs import best_records
+from chanas.prescheduler.tuning.jobs import best_records, legal_records
 from chanas.prescheduler.tuning.preflight import try_points
 from chanas.prescheduler.tuning.share import tune_share
 from chanas.prescheduler.tuning.warm_start import WarmStart
@@ -65,6 +66,7 @@ class TunedOperators:
 
     num_stopped operators of which fewer points were tried than were asked for: nothing better than noise was expected
     warm_start  what another device's records, or the schedules that come with chanas, were used for
+    tried       trials of the chosen operators
     """
 
     choices: Choices
@@ -73,6 +75,13 @@ class TunedOperators:
     num_stopped: int = 0
     drift: str = ""
     warm_start: str = ""
+    tried: Mapping[Workload, TrialSummary] = field(default_factory=dict)
+
+
+def trials_of(choices: Choices, target: HardwareTarget, store: RecordStore) -> dict[Workload, TrialSummary]:
+    """Trials of the chosen operators, kept ones included. Those of others that compute the same are not counted."""
+    chosen = [choice.workload for choice in choices.values()]
+    return {w: TrialSummary.of(w, legal_records(w, target, store)) for w in chosen}
 
 
 def first_choices(
@@ -184,7 +193,13 @@ def tune_program(
     used = "" if warm_start is None else warm_start.describe(store.warm_starts([w.key for w in workloads]))
     stopped = sum(jobs.is_stopped(w) for w in workloads)
     return TunedOperators(
-        choices, sum(after) - sum(before), after[1] - before[1], stopped, session.canary.describe(), used
+        choices,
+        sum(after) - sum(before),
+        after[1] - before[1],
+        stopped,
+        session.canary.describe(),
+        used,
+        trials_of(choices, target, store),
     )
 
 

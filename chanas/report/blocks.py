@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 
 from chanas.core.arch import Architecture
 from chanas.errors import ArchitectureError
+from chanas.report.bars import Bar, draw_bars
 from chanas.report.figures import unit_of
 from chanas.report.reading import RunData, at, dicts, real
-from chanas.report.svg import COLOURS, OTHER, Figure, number, svg
-
-_LEFT, _RIGHT, _ROW, _WIDTH = 160, 140, 22, 640
+from chanas.report.svg import COLOURS, OTHER, Figure, number
 
 
 @dataclass(frozen=True)
@@ -55,22 +53,21 @@ def draw_block_times(run: RunData) -> Figure | None:
     unit, factor = unit_of([longest])
     known = at(run.bundle, "space", "kernel_sizes")
     kernels = known if isinstance(known, list) else []
-    parts = []
-    for i, block in enumerate(blocks):
+    bars = []
+    for block in blocks:
         index = kernels.index(block.kernel_size) if block.kernel_size in kernels else None
         paint = f'fill="{OTHER if index is None else COLOURS[index % 6]}"'
         told = f"{factor * block.seconds:.3g} {unit}, {_share(block.seconds, total)} %"
-        parts.append(_bar(i, block.name, block.seconds / longest, paint, told, block.key))
+        bars.append(Bar(block.name, block.seconds / longest, paint, told, block.key))
     if extra_s is not None:
         paint = 'fill="none" stroke="var(--ink)" stroke-width="1.5" stroke-dasharray="4 3"'
         told = f"{factor * extra_s:+.3g} {unit}"
-        parts.append(_bar(len(blocks), "correction", abs(extra_s) / longest, paint, told, "correction"))
+        bars.append(Bar("correction", abs(extra_s) / longest, paint, told, "correction"))
     description = (
         f"{len(blocks)} blocks take {factor * total:.3g} {unit} together; the longest is "
         f"{slowest.name} with {factor * slowest.seconds:.3g} {unit}."
     )
-    height = 12 + _ROW * (len(blocks) + (extra_s is not None))
-    drawing = svg("blocks", "Time inside the network", description, _WIDTH, height, "".join(parts))
+    drawing = draw_bars("blocks", "Time inside the network", description, bars)
     rows = [(b.name, b.key, number(factor * b.seconds), _share(b.seconds, total)) for b in blocks]
     if extra_s is not None:
         rows.append(("correction", "", number(factor * extra_s), "–"))
@@ -79,16 +76,6 @@ def draw_block_times(run: RunData) -> Figure | None:
 
 def _share(seconds: float, total: float) -> str:
     return f"{100 * seconds / total:.1f}" if total else "–"
-
-
-def _bar(row: int, name: str, length: float, paint: str, told: str, hint: str) -> str:
-    y, width = 6 + row * _ROW, max(1.5, length * (_WIDTH - _LEFT - _RIGHT))
-    return (
-        f'<text x="{_LEFT - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>'
-        f'<rect x="{_LEFT}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 5}" rx="2" {paint}>'
-        f"<title>{escape(hint)}</title></rect>"
-        f'<text x="{_LEFT + width + 7:.1f}" y="{y + 15}">{escape(told)}</text>'
-    )
 
 
 def correction_s(run: RunData) -> float | None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from chanas.report.figures import thin_out
 from chanas.report.pieces import seconds
-from chanas.report.reading import RunData, real
+from chanas.report.reading import RunData, Tuning, real
 from chanas.report.svg import COLOURS, DASHES, SHAPES, Chart, Figure, number, spread
 
 
-def tuning(run: RunData) -> Figure | None:
+def tuning(found: Tuning | None) -> Figure | None:
     """Best so far over trials, as a multiple of each workload's best."""
-    curves = [c for c in run.tuning.curves if len(c.best_s) > 1] if run.tuning else []
+    curves = [c for c in found.curves if len(c.best_s) > 1] if found else []
     if not curves:
         return None
     relative = [[(float(n), s / c.best_s[-1][1]) for n, s in c.best_s] for c in curves]

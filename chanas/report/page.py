@@ -355,7 +355,7 @@ def _tuning(run: RunData) -> list[str]:
     if t.share is not None:
         which = f"The operators that the winner spends most time in ({percent(t.share, 0)} of the time of all)"
     caption = f"{which}: best so far, as a multiple of the best in the end."
-    return [*out, figure("tuning", curves.tuning(run), caption, "No operator has two schedules that worked.")]
+    return [*out, figure("tuning", curves.tuning(run.tuning), caption, "No operator has two schedules that worked.")]
 
 
 def _training(run: RunData) -> list[str]:

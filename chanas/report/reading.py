@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -240,7 +240,7 @@ def _tuning(run: RunDirectory, part: dict[str, Any] | None, notes: list[str]) ->
         num_workloads=len(trials),
         num_trials=sum(map(len, trials.values())),
         num_failed=sum(seconds is None for values in trials.values() for seconds in values),
-        curves=tuple(TuningCurve(p[1], _best_so_far(trials[p]), uses.get(p[1], 0)) for p in shown),
+        curves=tuple(TuningCurve(p[1], best_so_far(trials[p]), uses.get(p[1], 0)) for p in shown),
         share=share,
     )
 
@@ -256,7 +256,8 @@ def _uses(part: dict[str, Any] | None) -> Counter[str]:
     return uses
 
 
-def _best_so_far(trials: list[float | None]) -> tuple[tuple[int, float], ...]:
+def best_so_far(trials: Sequence[float | None]) -> tuple[tuple[int, float], ...]:
+    """The curve of an operator from the seconds of its trials, None for one that failed."""
     best, out = float("inf"), []
     for number, seconds in enumerate(trials, start=1):
         if seconds is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chanas.workflows.digits import demo as demo
+    from chanas.workflows.models.reporting import report_tuned as report_tuned
     from chanas.workflows.searching.ablation import ablate as ablate
     from chanas.workflows.searching.front import search_front as search_front
     from chanas.workflows.searching.per_target import search_per_target as search_per_target
@@ -38,6 +39,7 @@ _MODULES = {
     "plan_table": "stages.tuning",
     "preschedule": "stages.tuning",
     "report": "stages.reporting",
+    "report_tuned": "models.reporting",
     "search": "searching.search",
     "search_fastest": "searching.search",
     "search_front": "searching.front",

@@ -25,6 +25,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = (
     "accuracy_predictor",
     "budgets",
+    "compilers",
     "conv_layers",
     "cuda_compile",
     "cuda_networks",
@@ -41,6 +42,7 @@ SCRIPTS = (
     "transfer",
     "transfer_networks",
     "transfer_tables",
+    "trials_of_one_operator",
     "tune_models",
     "tuners",
     "rpc_overhead",

@@ -12,8 +12,8 @@ import pytest
 from chanas.commands import prescheduler
 from chanas.commands.prescheduler import _timed_operators
 from chanas.commands.process import main
-from chanas.workflows.models.chain import SavedModel
 from chanas.workflows.models.operators import OperatorRow
+from chanas.workflows.models.saving import SavedModel
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -28,14 +28,15 @@ def test_a_tuned_network_is_timed_beside_what_is_there(tuned_folder: Path, capfd
     first, head, *rows = out.splitlines()
     assert code == 0
     assert first.startswith("net, 1 thread(s), ")
-    assert head.split() == ["median", "ratio"]
+    assert head.split() == ["median", "spread", "ratio"]
     names = ["chanas", "module alone", "PyTorch eager", "ONNX Runtime", "OpenVINO", "LiteRT"]
     assert [row[:16].strip() for row in rows[:6]] == names
     assert rows[0].endswith("1.00x")
     told, columns, *operators = rows[6:]
     assert told.endswith("operators; the most expensive:")
-    assert columns.split() == ["time", "share", "count", "GFLOP/s", "of", "peak", "operator"]
-    assert 2 <= len(operators) <= 5
+    heads = ["time", "share", "count", "GFLOP/s", "of", "peak", "trials", "mean", "best", "operator"]
+    assert columns.split() == heads
+    assert 2 <= len(operators) <= 8
     assert any("conv: conv-16px-3x8-k3s1-relu-float32" in line for line in operators)
 
 
@@ -54,6 +55,16 @@ def test_a_profile_has_the_operators_in_the_order_of_the_network(
     assert facts["profile"][0]["name"] == "conv-16px-3x8-k3s1-relu-float32"
     assert sum(row["count"] for row in facts["operators"]) == len(facts["profile"])
     assert [row["name"] for row in facts["rows"]][:2] == ["chanas", "module alone"]
+    assert facts["rows"][0]["spread_s"] >= 0.0
+
+
+def test_the_report_of_a_tuned_network_lies_in_its_folder(
+    tuned_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(tuned_folder, tmp_path / "net"))
+    code, out, _ = run(capfd, "report", str(copy))
+    assert (code, out) == (0, f"{copy / 'report.html'}\n")
+    assert "conv-16px-3x8-k3s1-relu-float32" in (copy / "report.html").read_text(encoding="utf-8")
 
 
 def test_what_tune_prints_ends_with_the_operators(
@@ -69,7 +80,10 @@ def test_what_tune_prints_ends_with_the_operators(
     code, out, _ = run(capfd, "tune", source, *options, "--json")
     facts = json.loads(out)
     assert (code, facts["folder"]) == (0, str(tmp_path / "net"))
-    assert "conv-16px-3x8-k3s1-relu-float32" in [row["name"] for row in facts["operators"]]
+    (conv,) = (row for row in facts["operators"] if row["name"] == "conv-16px-3x8-k3s1-relu-float32")
+    assert conv["trials"] >= 1
+    assert conv["best_gflops"] > 0.0
+    assert facts["operators_timed"] == "in place"
 
 
 def test_the_share_of_what_is_not_tuned_is_that_of_the_operators_where_they_stand(

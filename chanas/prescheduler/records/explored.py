@@ -16,6 +16,7 @@ from chanas.core.units import format_latency
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.records.summary import gflops, last_seconds
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Knob:
 class ExploredSpace:
     """The space of an operator on a target.
 
-    best  the fastest record, by the last measurement in turns where there was one
+    best    the fastest record, by the last measurement in turns where there was one
+    points  of records that work: the number of each knob's candidate, and GFLOP/s
     """
 
     space: ScheduleSpace[Any]
@@ -53,6 +55,7 @@ class ExploredSpace:
     num_tried: int
     num_failed: int
     best: TuningRecord | None
+    points: tuple[tuple[tuple[int, ...], float], ...] = ()
 
     @property
     def workload(self) -> Workload:
@@ -65,7 +68,7 @@ class ExploredSpace:
 
     @property
     def best_gflops(self) -> float | None:
-        return None if self.best is None else _gflops(self.workload, _seconds(self.best))
+        return None if self.best is None else gflops(self.workload, last_seconds(self.best))
 
     def lines(self) -> Iterator[str]:
         """The space for people, one knob a line; `*` marks the candidates of the best point."""
@@ -76,7 +79,7 @@ class ExploredSpace:
         yield f"tried      {self.num_tried}" + (f", of which {self.num_failed} failed" if self.num_failed else "")
         if self.best is not None:
             words = backend_of(self.target).in_words(self.space.groups(self.best.point))
-            seconds = format_latency(_seconds(self.best))
+            seconds = format_latency(last_seconds(self.best))
             yield f"best       {self.best_gflops:.1f} GFLOP/s ({seconds}), point {list(self.best.point)}"
             yield f"           {words}"
         width = max(len(knob.name) for knob in self.knobs)
@@ -95,7 +98,7 @@ class ExploredSpace:
         """The same as JSON, seconds in s."""
         best = None
         if self.best is not None:
-            best = {"point": self.best.point, "seconds": _seconds(self.best), "gflops": self.best_gflops}
+            best = {"point": self.best.point, "seconds": last_seconds(self.best), "gflops": self.best_gflops}
         knobs = {
             knob.name: [
                 {"values": c.values, "tried": c.num_tried, "best_s": c.best_s, "is_best": c.is_best}
@@ -128,24 +131,22 @@ def explored(space: ScheduleSpace[Any], target: HardwareTarget, records: Sequenc
         candidates = []
         for option in coordinate.options:
             with_it = [record for record, groups in known if groups[coordinate.name] == option]
-            seconds = [_seconds(record) for record in with_it if record.is_valid]
+            seconds = [last_seconds(record) for record in with_it if record.is_valid]
             is_best = at_best.get(coordinate.name) == option
             candidates.append(Candidate(option, len(with_it), min(seconds, default=None), is_best))
         knobs.append(Knob(coordinate.name, tuple(candidates)))
     num_failed = sum(not record.is_valid for record, _ in known)
-    return ExploredSpace(space, target, tuple(knobs), len(known), num_failed, best)
-
-
-def _seconds(record: TuningRecord) -> float:
-    seconds = record.seconds if record.again_s is None else record.again_s
-    assert seconds is not None
-    return seconds
-
-
-def _gflops(workload: Workload, seconds: float) -> float:
-    return workload.num_flops / seconds / 1e9
+    points = tuple(
+        (
+            tuple(c.options.index(groups[c.name]) for c in space.coordinates),
+            gflops(space.workload, last_seconds(record)),
+        )
+        for record, groups in known
+        if record.is_valid
+    )
+    return ExploredSpace(space, target, tuple(knobs), len(known), num_failed, best, points)
 
 
 def _shown(workload: Workload, candidate: Candidate) -> str:
-    speed = "" if candidate.best_s is None else f" ({_gflops(workload, candidate.best_s):.1f})"
+    speed = "" if candidate.best_s is None else f" ({gflops(workload, candidate.best_s):.1f})"
     return f"{candidate.describe()}{speed}{'*' if candidate.is_best else ''}"

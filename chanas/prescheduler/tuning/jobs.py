@@ -22,12 +22,14 @@ from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TRIAL, TURNS
 from chanas.errors import MeasureError
+from chanas.files.run import RunDirectory
 from chanas.measuring.canary import Canary
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import OperatorAt, OperatorsAt, Outcome
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ranked_points
+from chanas.prescheduler.records.knobs import keep_knobs
 from chanas.prescheduler.records.remeasure import contenders, is_settled, leaders, rank_records
 from chanas.prescheduler.records.store import RecordStore, TuningRecord, WarmStartNote
 from chanas.prescheduler.tuning.budget import claims, hand_out, latency_shares
@@ -147,6 +149,8 @@ class TuningJobs:
         self._note_warm_start(list(trials.values()))
         line: CandidatePipeline[_Ask] = CandidatePipeline(self.pool, self.canary)
         total = self._num_left(trials) if counts is not None else sum(t.num_left for t in trials.values())
+        if total and self.effort.knobs is not None:
+            keep_knobs(Path(self.effort.knobs), RunDirectory(self.store.path.parent))
         self.pool.expect(total)
         with progress_bar(total, "tuning operators", "trial", progress and bool(total), keeps=True) as bar:
             for _ in () if counts is None else self._rounds(trials, counts):

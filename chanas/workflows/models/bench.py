@@ -113,13 +113,16 @@ def benchmark_tuned(
             clock_of(num_threads),
         )
         medians = {name: summary.seconds for name, summary in zip(calls, summaries, strict=True)}
+        spreads = {name: summary.spread_s for name, summary in zip(calls, summaries, strict=True)}
         if opened is not None and settings.with_untuned:
             with noted(notes, UNTUNED):
                 outputs, medians[UNTUNED] = untuned_network(opened, network.target, scratch)
                 calls[UNTUNED] = lambda: outputs
         if expected is not None:
             notes |= _differing(calls, expected)
-    rows = [BenchmarkRow(name, m, m / medians[OWN], notes.get(name, "")) for name, m in medians.items()]
+    rows = [
+        BenchmarkRow(name, m, m / medians[OWN], notes.get(name, ""), spreads.get(name)) for name, m in medians.items()
+    ]
     return rows + [BenchmarkRow(name, None, None, note) for name, note in notes.items() if name not in medians]
 
 

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import datetime
 import math
-import statistics
+import os
 import time
 import uuid
 from collections import Counter
@@ -24,9 +24,11 @@ from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
+from chanas.devices.peak import peak_gflops
 from chanas.errors import ChanasError, ConfigError, MeasureError, ModelError, TargetError, describe
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
+from chanas.workflows.models.saving import SavedModel, operator_entries, write_folder
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
@@ -221,6 +223,7 @@ class LoadedModel:
             RunBusyError: another process tunes with the same records.
         """
         from chanas.measuring.devices import timing_device
+        from chanas.measuring.locks import device_lock
         from chanas.models.lowering import lower
         from chanas.models.proof.reference import reference_of
         from chanas.prescheduler.program import (
@@ -231,6 +234,7 @@ class LoadedModel:
             require_records,
             tune_program,
         )
+        from chanas.prescheduler.records.knobs import describe_knobs
         from chanas.prescheduler.records.store import RecordStore
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
@@ -240,6 +244,7 @@ class LoadedModel:
         if trials is not None:
             effort = dataclasses.replace(effort, trials=trials)
         check_effort(effort)
+        knobs = None if effort.knobs is None else describe_knobs(Path(effort.knobs))
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()
@@ -257,6 +262,10 @@ class LoadedModel:
                 announce(_plan_lines(self, program, hardware, effort, folder))
             with watch.step("answer"):
                 reference = reference_of(self.opened, self.graph, effort.seed)
+            peak = None
+            if open_pool is None:  # elsewhere nothing but programs is timed
+                with device_lock():
+                    peak = peak_gflops(hardware.num_threads)
             with (
                 one_writer(place.records),
                 contextlib.closing(RecordStore(place.records, hardware)) as store,
@@ -267,6 +276,7 @@ class LoadedModel:
                 first = first_choices(program, hardware, store, warm_start)
                 known = TunedOperators(first)
                 draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)
+                draft = dataclasses.replace(draft, peak_gflops=peak, run=place, knobs=knobs)
                 best = _BestSoFar(draft, session, folder)
                 with watch.step("first build"), named_wait("building the network with likely schedules", progress):
                     built_s = best.begin()
@@ -317,6 +327,8 @@ class TunedModel:
     reference  the framework's answers, with which it is compared
     best       the fastest that was built on the way
     told       what became of an earlier network in the folder where that was saved
+    peak_gflops  of this machine on as many cores (`devices/peak`); None elsewhere
+    run, knobs   whose records it was tuned with; the file of knobs, if any, by name and hash
     """
 
     loaded: LoadedModel
@@ -330,6 +342,9 @@ class TunedModel:
     hold: HoldDevice | None = None
     best: BuiltModel | None = None
     told: str = ""
+    peak_gflops: float | None = None
+    run: RunDirectory | None = None
+    knobs: Mapping[str, str] | None = None
 
     def build(self) -> BuiltModel:
         """Compile the whole network, compare its outputs with those of the framework that it comes from, and time it.
@@ -361,7 +376,8 @@ class TunedModel:
 
     def _instead(self, best: BuiltModel, remark: str = "") -> BuiltModel:
         """The network that was built on the way, with the count of all trials."""
-        tuned = dataclasses.replace(self.tuned, choices=best.tuned.tuned.choices)
+        before = best.tuned.tuned
+        tuned = dataclasses.replace(self.tuned, choices=before.choices, tried={**before.tried, **self.tuned.tried})
         watch = self.watch.copy()
         watch.seconds.update((name, s) for name, s in best.watch.seconds.items() if name not in watch.seconds)
         return dataclasses.replace(best, tuned=dataclasses.replace(self, tuned=tuned), watch=watch, remark=remark)
@@ -428,7 +444,11 @@ class _BestSoFar:
             self._take(choices)
 
     def _take(self, choices: Choices) -> None:
-        draft = dataclasses.replace(self._draft, tuned=dataclasses.replace(self._draft.tuned, choices=choices))
+        from chanas.prescheduler.program import trials_of
+
+        tried = trials_of(choices, self._draft.target, self._session.store)
+        operators = dataclasses.replace(self._draft.tuned, choices=choices, tried=tried)
+        draft = dataclasses.replace(self._draft, tuned=operators)
         if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):
             return
         built = draft.build_with(lambda _target: contextlib.nullcontext(self._session.pool))
@@ -476,9 +496,10 @@ class BuiltModel:
             ConfigError: there is something else than an earlier tuned network.
             ChanasError: it cannot be written.
         """
-        from chanas.workflows.models.saving import write_folder
-
-        told = write_folder(Path(folder), self.library, self.made, _describe(self), keep_faster=keep_faster)
+        document = _describe(self) | {"run": None}
+        if self.tuned.run is not None:
+            document["run"] = os.path.relpath(self.tuned.run.root.resolve(), Path(folder).resolve())
+        told = write_folder(Path(folder), self.library, self.made, document, keep_faster=keep_faster)
         return SavedModel(Path(folder), told or self.tuned.told)
 
 
@@ -490,8 +511,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
     from chanas.prescheduler.program import activation_bytes, share_of_others, weight_bytes
 
     tuned, proof = built.tuned, built.proof
-    opened, choices = tuned.loaded.opened, tuned.tuned.choices
-    counts = Counter(o.choices for o in tuned.program.tuned)
+    opened, choices, peak = tuned.loaded.opened, tuned.tuned.choices, tuned.peak_gflops
     return {
         "schema": SCHEMA,
         "name": opened.name,
@@ -507,18 +527,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
             for i, (shape, number) in enumerate(zip(tuned.reference.output_shapes, tuned.program.outputs, strict=True))
         ],
-        "operators": [
-            {
-                "key": c.workload.key,
-                "point": list(c.point),
-                "count": count,
-                "seconds": c.seconds,
-                "workload": c.workload.to_json(),
-            }
-            | ({"taken_from": c.taken_from} if c.taken_from else {})
-            for key, count in counts.items()  # in the order in which they are met first, as the module numbers them
-            for c in [choices[key]]
-        ],
+        "operators": operator_entries(tuned.program, tuned.tuned, peak),
         "others": dict(Counter(o.name for o in tuned.program.others)),
         "measured": {
             "latency_s": proof.seconds,
@@ -527,7 +536,9 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             "share_of_others": share_of_others(choices, tuned.program, proof.seconds),
             "weight_bytes": float(weight_bytes(tuned.program)),
             "activation_bytes": float(activation_bytes(tuned.program)),
-        },
+        }
+        | ({} if peak is None else {"peak_gflops": peak}),
+        "knobs": tuned.knobs,
         "unproven": list(tuned.reference.unproven),
         "proof": {"draws": list(proof.draws), "outputs": [dataclasses.asdict(o) for o in proof.outputs]},
         **tuned.loaded.pictures,
@@ -544,35 +555,3 @@ def _ends_in_softmax(graph: Graph) -> bool:
     while node is not None and node.op in ("reshape", "squeeze", "flatten"):
         node = graph.node_of(node.reads[0])
     return node is not None and node.op == "softmax"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Seconds of single calls of a saved network on random inputs, in a process of the user's."""
-
-    mean_s: float
-    deviation_s: float
-    median_s: float
-
-
-@dataclass(frozen=True)
-class SavedModel:
-    """A network in its folder; `told` says what became of an earlier one there, if any."""
-
-    folder: Path
-    told: str = ""
-
-    def open(self) -> TunedNetwork:
-        """The network, to be run."""
-        return Model.open(self.folder)
-
-    def evaluate(self, num_calls: int = 30) -> Evaluation:
-        """Time single calls on random inputs.
-
-        Raises:
-            TargetError: it was compiled for another device.
-        """
-        network = self.open()
-        network.run(*network.random_inputs())
-        seconds = network.time_calls(num_calls)
-        return Evaluation(statistics.fmean(seconds), statistics.stdev(seconds), statistics.median(seconds))

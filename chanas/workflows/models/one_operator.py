@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,12 @@ class OperatorTuning:
         return seconds
 
     @property
+    def mean_gflops(self) -> float:
+        """The mean GFLOP/s of the trials that work."""
+        known = [record.seconds for record in self.records if record.seconds is not None]
+        return statistics.fmean(self.workload.num_flops / seconds / 1e9 for seconds in known)
+
+    @property
     def curve(self) -> list[tuple[int, float]]:
         """Trials, and the best GFLOP/s after them, wherever it becomes better."""
         found: list[tuple[int, float]] = []
@@ -73,7 +80,7 @@ class OperatorTuning:
         steps = ", ".join(f"{speed:.1f} after {number}" for number, speed in self.curve)
         yield f"curve      GFLOP/s: {steps}"
         speed = self.workload.num_flops / self.best_s / 1e9
-        yield f"best       {speed:.1f} GFLOP/s, {format_latency(self.best_s)}"
+        yield f"best       {speed:.1f} GFLOP/s, {format_latency(self.best_s)}; mean {self.mean_gflops:.1f} GFLOP/s"
         yield f"schedule   --schedule '{json.dumps(list(self.best.point))}'"
 
     def to_json(self) -> dict[str, Any]:
@@ -85,6 +92,7 @@ class OperatorTuning:
             "tuner": self.tuner,
             "simulated": self.is_simulated,
             "seconds": [record.seconds for record in self.records],
+            "mean_gflops": self.mean_gflops,
             "best": {"schedule": list(self.best.point), "seconds": self.best_s},
         }
 

@@ -1,10 +1,13 @@
-"""Operators of a tuned network, each timed where it stands: where its time goes, and what it makes of the processor."""
+"""Operators of a tuned network, each timed where it stands: where its time goes, what it makes of the processor, and
+what was tried of it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas.core.units import format_latency
@@ -16,7 +19,7 @@ from chanas.operators.workload import Workload
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
 
-NUM_SHOWN = 5
+NUM_SHOWN = 8
 """The most expensive operators that are shown."""
 _TUNED = re.compile(r"^(tuned\d+)(_\d+)?$")
 """Functions of an operator: one more for each place in joined maps that it reads or writes."""
@@ -36,6 +39,8 @@ class OperatorRow:
     gflops         None where its operations are not known: without a schedule, and in older folders. Of Winograd's
                    algorithms those of the convolution
     share_of_peak  of the operations that are done
+    trials         points that were tried of it, failed ones included; None without a schedule, and in older folders
+    mean_gflops, best_gflops  of these trials, the operator alone with cold weights
     """
 
     what: str
@@ -44,6 +49,9 @@ class OperatorRow:
     seconds: float
     gflops: float | None = None
     share_of_peak: float | None = None
+    trials: int | None = None
+    mean_gflops: float | None = None
+    best_gflops: float | None = None
 
     @property
     def total_s(self) -> float:
@@ -66,6 +74,7 @@ class _Kernel:
     what: str
     name: str
     workload: Workload | None = None
+    trials: Mapping[str, Any] = field(default_factory=dict)
 
 
 def operator_places(network: TunedNetwork) -> list[OperatorRow]:
@@ -89,9 +98,22 @@ def operator_places(network: TunedNetwork) -> list[OperatorRow]:
     return [
         OperatorRow(k.what, k.name, 1, seconds)
         if k.workload is None
-        else OperatorRow(k.what, k.name, 1, seconds, k.workload.num_flops / seconds / 1e9, next(shares))
+        else OperatorRow(k.what, k.name, 1, seconds, k.workload.num_flops / seconds / 1e9, next(shares), **k.trials)
         for k, seconds in found
     ]
+
+
+def stored_rows(network: TunedNetwork) -> list[OperatorRow]:
+    """A row for each operator with a schedule by its time in `tuned.json`, alone with cold weights, the most expensive
+    first: of networks that cannot be timed here."""
+    rows = []
+    for kernel, entry in zip(_kernels(network), network.document["operators"], strict=True):
+        seconds, rate = entry["seconds"], None
+        if kernel.workload is not None:
+            rate = kernel.workload.num_flops / seconds / 1e9
+        share = entry.get("share_of_peak")
+        rows.append(OperatorRow(kernel.what, kernel.name, entry["count"], seconds, rate, share, **kernel.trials))
+    return sorted(rows, key=lambda row: -row.total_s)
 
 
 def share_unscheduled(places: Sequence[OperatorRow]) -> float:
@@ -111,16 +133,24 @@ def by_cost(places: Sequence[OperatorRow]) -> list[OperatorRow]:
             None if None in values else len(values) / sum(1.0 / value for value in values if value)
             for values in ([p.gflops for p in group], [p.share_of_peak for p in group])
         )
-        rows.append(OperatorRow(what, name, len(group), seconds, rate, share))
+        first = group[0]
+        trials = first.trials, first.mean_gflops, first.best_gflops
+        rows.append(OperatorRow(what, name, len(group), seconds, rate, share, *trials))
     return sorted(rows, key=lambda row: -row.total_s)
 
 
-def expensive_lines(places: Sequence[OperatorRow]) -> Iterator[str]:
-    """A table of the most expensive operators, for people."""
-    whole_s = sum(place.seconds for place in places)
-    rows = by_cost(places)
-    yield f"{format_latency(whole_s)} in {len(places)} calls of {len(rows)} operators; the most expensive:"
+def expensive_lines(rows: Sequence[OperatorRow], folder: Path) -> Iterator[str]:
+    """A table of the most expensive of a network's operators, for people.
+
+    Args:
+        rows: all of them, the most expensive first.
+        folder: of the network.
+    """
+    whole_s, num_calls = sum(row.total_s for row in rows), sum(row.count for row in rows)
+    yield f"{format_latency(whole_s)} in {num_calls} calls of {len(rows)} operators; the most expensive:"
     yield from _table(rows[:NUM_SHOWN], whole_s)
+    if len(rows) > NUM_SHOWN:
+        yield f"{len(rows) - NUM_SHOWN} more: `chanas report {shlex.quote(str(folder))}` shows all of them"
 
 
 def profile_lines(places: Sequence[OperatorRow]) -> Iterator[str]:
@@ -129,25 +159,31 @@ def profile_lines(places: Sequence[OperatorRow]) -> Iterator[str]:
 
 
 def _table(rows: Sequence[OperatorRow], whole_s: float) -> Iterator[str]:
-    yield f"{'time':>9}{'share':>7}{'count':>7}{'GFLOP/s':>9}{'of peak':>9}  operator"
+    trial_heads = f"{'trials':>8}{'mean':>8}{'best':>8}"
+    yield f"{'time':>9}{'share':>7}{'count':>7}{'GFLOP/s':>9}{'of peak':>9}{trial_heads}  operator"
     for row in rows:
-        rate = "-" if row.gflops is None else f"{row.gflops:.1f}"
+        rate, mean, best = ("-" if v is None else f"{v:.1f}" for v in (row.gflops, row.mean_gflops, row.best_gflops))
         share = "-" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
+        trials = "-" if row.trials is None else str(row.trials)
         yield (
-            f"{format_latency(row.total_s):>9}{row.total_s / whole_s:>7.0%}{row.count:>7}{rate:>9}{share:>9}  "
-            f"{row.describe()}"
+            f"{format_latency(row.total_s):>9}{row.total_s / whole_s:>7.0%}{row.count:>7}{rate:>9}{share:>9}"
+            f"{trials:>8}{mean:>8}{best:>8}  {row.describe()}"
         )
 
 
 def _scheduled(network: TunedNetwork) -> dict[str, _Kernel]:
     """Operators by the functions of the module that compute them, which are numbered as they are met first."""
-    entries = {(e["key"], tuple(e["point"])): e for e in network.document["operators"]}
-    return {
-        f"tuned{number}": _Kernel(
-            key.split("-")[0], key, None if entry.get("workload") is None else Workload.from_json(entry["workload"])
-        )
-        for number, ((key, _), entry) in enumerate(entries.items())
-    }
+    entries = network.document["operators"]
+    kernels = {(e["key"], tuple(e["point"])): k for k, e in zip(_kernels(network), entries, strict=True)}
+    return {f"tuned{number}": kernel for number, kernel in enumerate(kernels.values())}
+
+
+def _kernels(network: TunedNetwork) -> Iterator[_Kernel]:
+    """The operators of `tuned.json`, in its order."""
+    for entry in network.document["operators"]:
+        workload = None if entry.get("workload") is None else Workload.from_json(entry["workload"])
+        trials = {name: entry.get(name) for name in ("trials", "mean_gflops", "best_gflops")}
+        yield _Kernel(entry["key"].split("-")[0], entry["key"], workload, trials)
 
 
 def _check_counts(network: TunedNetwork, called: Sequence[str]) -> None:

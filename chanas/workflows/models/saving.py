@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import types
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +17,14 @@ from safetensors.numpy import save_file
 from chanas.bundle.tuned import DOCUMENT, MODULE, SOURCE, WEIGHTS, TunedNetwork
 from chanas.core.units import format_latency
 from chanas.core.usage import HERE, Usage
+from chanas.devices.peak import shares_of_peak
 from chanas.errors import ChanasError, ConfigError
 from chanas.files.writing import file_digest, free_name, replacing_folder, write_json
 
 if TYPE_CHECKING:
     from chanas.compiler.cpu.module import ProgramModule
+    from chanas.compiler.program import Program
+    from chanas.prescheduler.program import TunedOperators
 
 
 def default_folder(
@@ -98,6 +104,67 @@ def _place_of_earlier(folder: Path, document: Mapping[str, Any]) -> tuple[Path |
     return kept, f"what was in {folder} is another network or for another device, and is kept as {kept}", math.inf
 
 
+def operator_entries(program: Program, tuned: TunedOperators, peak_gflops: float | None) -> list[dict[str, Any]]:
+    """The operators of `tuned.json`, in the order in which they are met first, as the module numbers them, with the
+    trials of each where they are known."""
+    counts = Counter(o.choices for o in program.tuned)
+    entries: list[dict[str, Any]] = []
+    rates: list[float] = []  # of the operations that are done
+    for choices, count in counts.items():
+        chosen = tuned.choices[choices]
+        workload, summary = chosen.workload, tuned.tried.get(chosen.workload)
+        entry: dict[str, Any] = {
+            "key": workload.key,
+            "point": list(chosen.point),
+            "count": count,
+            "seconds": chosen.seconds,
+            "workload": workload.to_json(),
+        }
+        if chosen.taken_from:
+            entry["taken_from"] = chosen.taken_from
+        if summary is not None:
+            entry |= {"trials": summary.num_tried, "failed": summary.num_failed, "share_of_peak": None}
+            entry |= {"mean_gflops": summary.mean_gflops, "best_gflops": summary.best_gflops}
+        entries.append(entry)
+        rates.append((entry.get("best_gflops") or 0.0) * workload.num_flops_done / workload.num_flops)
+    for entry, share in zip(entries, shares_of_peak(rates, peak_gflops), strict=True):
+        if entry.get("best_gflops") is not None:
+            entry["share_of_peak"] = share
+    return entries
+
+
 def _identity(document: Mapping[str, Any]) -> tuple[Any, ...]:
     inputs = [(entry["name"], tuple(entry["shape"])) for entry in document["inputs"]]
     return document["origin"].get("sha256"), inputs, document["target"]["name"], document["target"]["fingerprint"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Seconds of single calls of a saved network on random inputs, in a process of the user's."""
+
+    mean_s: float
+    deviation_s: float
+    median_s: float
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A network in its folder; `told` says what became of an earlier one there, if any."""
+
+    folder: Path
+    told: str = ""
+
+    def open(self) -> TunedNetwork:
+        """The network, to be run."""
+        return TunedNetwork.open(self.folder)
+
+    def evaluate(self, num_calls: int = 30) -> Evaluation:
+        """Time single calls on random inputs.
+
+        Raises:
+            TargetError: it was compiled for another device.
+        """
+        network = self.open()
+        network.run(*network.random_inputs())
+        seconds = network.time_calls(num_calls)
+        return Evaluation(statistics.fmean(seconds), statistics.stdev(seconds), statistics.median(seconds))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from chanas.operators.keys import workload_of_key
 if TYPE_CHECKING:
     from chanas.operators.workload import Workload
     from chanas.prescheduler.records.explored import ExploredSpace
+    from chanas.report.spaces import TriedSpace
 
 _A_KEY = "pointwise-14px-96x192-k1s1-relu-float32"
 
@@ -75,6 +77,33 @@ def spaces_of(
         explored(space, described, [dataclasses.replace(r, point=extended(r.point, space)) for r in records])
         for space, records in zip(spaces, tried.values(), strict=True)
     ]
+
+
+def write_page(spaces: Sequence[ExploredSpace], name: str, path: Path) -> None:
+    """Write the figures of spaces as an HTML page: those of which points were tried that work.
+
+    Raises:
+        ConfigError: there are none.
+        ChanasError: the page cannot be written.
+    """
+    from chanas.files.writing import replacing
+    from chanas.report.pieces import document
+    from chanas.report.spaces import space_sections
+
+    tried = [drawable(space) for space in spaces if space.points]
+    if not tried:
+        raise ConfigError(f"the records have no point of {name} that works; tune it first, or name the run with --run")
+    title = f"<h1>Schedule spaces of <code>{escape(name)}</code></h1>"
+    with replacing(path) as temporary:
+        temporary.write_text(document(f"Schedule spaces of {name}", [title, *space_sections(tried)]), encoding="utf-8")
+
+
+def drawable(space: ExploredSpace) -> TriedSpace:
+    """A space as the report draws it."""
+    from chanas.report.spaces import TriedSpace
+
+    knobs = tuple((knob.name, tuple(c.describe() for c in knob.candidates)) for knob in space.knobs)
+    return TriedSpace(space.workload.key, knobs, space.points)
 
 
 def described_target(name: str, num_threads: int, workload: Workload) -> HardwareTarget:

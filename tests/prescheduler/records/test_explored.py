@@ -51,6 +51,14 @@ def test_points_that_were_measured_again_count_by_that() -> None:
     assert of(again, other).best_gflops == pytest.approx(LARGE.workload.num_flops / 1e-6 / 1e9)
 
 
+def test_points_that_work_have_the_numbers_of_their_candidates_and_gflops() -> None:
+    space = of(TuningRecord(FAST, 1e-6), failure(FAILED))
+    ((candidates, speed),) = space.points
+    groups = [knob.candidates[number].values for knob, number in zip(space.knobs, candidates, strict=True)]
+    assert groups == list(LARGE.groups(FAST).values())
+    assert speed == pytest.approx(LARGE.workload.num_flops / 1e-6 / 1e9)
+
+
 def test_points_of_another_space_are_left_aside() -> None:
     assert of(smooth((1, 2, 3))).num_tried == 0
 

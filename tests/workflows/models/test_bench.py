@@ -62,6 +62,7 @@ def test_every_contender_has_a_row_and_ratios_are_to_chanas(no_build_here: None,
         assert row.median_s is not None
         assert row.median_s > 0
         assert row.ratio == pytest.approx(row.median_s / own_s)
+        assert (row.spread_s is None) == (row.name == UNTUNED)
 
 
 def test_the_contenders_are_those_that_people_run(tuned_folder: Path) -> None:

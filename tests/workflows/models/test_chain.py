@@ -24,6 +24,7 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, MeasureError, ModelError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
+from chanas.files.writing import file_digest
 from chanas.models.proof import proving
 from chanas.models.reading import reader
 from chanas.prescheduler.records.schedules import write_schedules
@@ -216,6 +217,26 @@ def test_an_output_that_is_alike_for_other_inputs_is_told(tuned_folder: Path, tm
 
 def test_a_network_whose_outputs_differ_has_nothing_to_tell(tuned_folder: Path) -> None:
     assert json.loads((tuned_folder / DOCUMENT).read_text(encoding="utf-8"))["unproven"] == []
+
+
+def test_a_tuning_with_knobs_keeps_them_in_its_run_and_the_network_names_them(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    knobs, run = tmp_path / "mine.yaml", RunDirectory(tmp_path / "run")
+    knobs.write_text("all: {auto_unroll: [0, 16]}")
+    effort = NetworkEffort(trials=1, knobs=str(knobs))
+    folder = loaded.tune(effort=effort, run=run, progress=False).build().save(tmp_path / "net").folder
+    document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    assert document["knobs"] == {"name": "mine.yaml", "hash": file_digest(knobs)}
+    assert (run.knobs / f"mine-{file_digest(knobs)}.yaml").read_bytes() == knobs.read_bytes()
+    assert (folder / document["run"]).resolve() == run.root.resolve()
+
+
+def test_a_wrong_file_of_knobs_is_refused_before_anything_is_written(loaded: LoadedModel, tmp_path: Path) -> None:
+    effort = NetworkEffort(trials=1, knobs=str(tmp_path / "gone.yaml"))
+    with pytest.raises(ConfigError, match=r"gone\.yaml"):
+        loaded.tune(effort=effort, run=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_plan_names_operators_trials_and_the_folder(loaded: LoadedModel, tmp_path: Path) -> None:

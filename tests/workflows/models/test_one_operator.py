@@ -38,6 +38,8 @@ def test_an_operator_is_tuned_alone(tuned: tuple[RunDirectory, OperatorTuning]) 
     seconds = [record.seconds or 0.0 for record in found.records]
     assert found.curve[-1][1] == pytest.approx(found.workload.num_flops / min(seconds) / 1e9)
     assert [number for number, _ in found.curve] == sorted({number for number, _ in found.curve})
+    assert found.mean_gflops == pytest.approx(sum(found.workload.num_flops / s / 1e9 for s in seconds) / 4)
+    assert f"mean {found.mean_gflops:.1f} GFLOP/s" in "\n".join(found.lines())
 
 
 def test_its_best_schedule_can_be_timed_again(tuned: tuple[RunDirectory, OperatorTuning], tmp_path: Path) -> None:

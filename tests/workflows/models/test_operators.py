@@ -16,7 +16,15 @@ from chanas.bundle.tuned import DOCUMENT, SOURCE, TunedNetwork
 from chanas.errors import CheckpointError, TargetError
 from chanas.files.writing import file_digest
 from chanas.workflows.models import operators
-from chanas.workflows.models.operators import OperatorRow, by_cost, expensive_lines, operator_places, profile_lines
+from chanas.workflows.models.operators import (
+    NUM_SHOWN,
+    OperatorRow,
+    by_cost,
+    expensive_lines,
+    operator_places,
+    profile_lines,
+    stored_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +87,36 @@ def test_the_places_of_an_operator_are_one_row_and_the_most_expensive_come_first
     assert second == places[1]
 
 
-def test_five_are_shown_and_all_places_in_a_profile() -> None:
-    places = [OperatorRow("no schedule", f"op{'abcdefg'[n]}", 1, (n + 1) * 1e-3) for n in range(7)]
-    told, _, *rows = expensive_lines(places)
-    assert told == "28 ms in 7 calls of 7 operators; the most expensive:"
-    assert [row.split()[-1] for row in rows] == ["opg", "opf", "ope", "opd", "opc"]
-    assert rows[0].split()[:6] == ["7", "ms", "25%", "1", "-", "-"]
+def test_the_most_expensive_are_shown_a_line_says_how_to_see_all_and_a_profile_has_all_places() -> None:
+    places = [OperatorRow("no schedule", f"op{letter}", 1, (n + 1) * 1e-3) for n, letter in enumerate("abcdefghij")]
+    told, _, *rows, more = expensive_lines(by_cost(places), Path("a net"))
+    assert told == "55 ms in 10 calls of 10 operators; the most expensive:"
+    assert [row.split()[-1] for row in rows] == [f"op{letter}" for letter in "jihgfedc"]
+    assert len(rows) == NUM_SHOWN
+    assert rows[0].split()[:9] == ["10", "ms", "18%", "1", "-", "-", "-", "-", "-"]
+    assert more == "2 more: `chanas report 'a net'` shows all of them"
+    assert not any("more:" in line for line in expensive_lines(by_cost(places[:NUM_SHOWN]), Path("net")))
     assert [row.split()[-1] for row in list(profile_lines(places))[1:]] == [p.name for p in places]
+
+
+def test_rows_have_the_trials_of_the_document(copied: Path) -> None:
+    entries = json.loads((copied / DOCUMENT).read_text(encoding="utf-8"))["operators"]
+    tried = [{**e, "trials": 7, "mean_gflops": 1.25, "best_gflops": 2.5, "share_of_peak": 0.5} for e in entries]
+    change_document(copied, operators=tried)
+    network = TunedNetwork.open(copied)
+    for rows in (by_cost(operator_places(network)), stored_rows(network)):
+        scheduled = [row for row in rows if not row.is_unscheduled]
+        assert {row.name for row in scheduled} == {e["key"] for e in entries}
+        assert {(row.trials, row.mean_gflops, row.best_gflops) for row in scheduled} == {(7, 1.25, 2.5)}
+    line = list(expensive_lines(stored_rows(network), copied))[2]
+    assert line.split()[4:9] == [f"{stored_rows(network)[0].gflops:.1f}", "50%", "7", "1.2", "2.5"]
+
+
+def test_stored_rows_have_the_times_of_operators_alone(copied: Path) -> None:
+    entries = json.loads((copied / DOCUMENT).read_text(encoding="utf-8"))["operators"]
+    rows = stored_rows(TunedNetwork.open(copied))
+    assert [row.total_s for row in rows] == sorted((e["count"] * e["seconds"] for e in entries), reverse=True)
+    assert {row.name: row.seconds for row in rows} == {e["key"]: e["seconds"] for e in entries}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +139,7 @@ def test_an_older_folder_has_times_and_no_rates(copied: Path) -> None:
     change_document(copied, schema=1, operators=[{k: v for k, v in e.items() if k != "workload"} for e in entries])
     places = operator_places(TunedNetwork.open(copied))
     assert {p.gflops for p in places} == {p.share_of_peak for p in places} == {None}
+    assert {row.gflops for row in stored_rows(TunedNetwork.open(copied))} == {None}
     assert {e["key"] for e in entries} <= {p.name for p in places}
 
 

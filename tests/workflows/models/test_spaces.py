@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from html_pages import Page
 
 from chanas.compiler.backends import schedule_space
 from chanas.devices.host import load_target
@@ -15,7 +16,7 @@ from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import RecordStore
 from chanas.testing.spaces import failure, smooth
-from chanas.workflows.models.spaces import spaces_of
+from chanas.workflows.models.spaces import spaces_of, write_page
 
 WORKLOAD = Workload("pointwise", 8, 16, 32, epilogue="relu")
 TWO_THREADS = dataclasses.replace(load_target("cpu"), num_threads=2, name="cpu-2t")
@@ -46,6 +47,23 @@ def test_a_file_of_knobs_changes_what_is_shown(tmp_path: Path) -> None:
     assert (plain.num_tried, wide.num_tried) == (1, 2)
     with pytest.raises(ConfigError, match=r"^--knobs changes spaces of processors"):
         spaces_of(WORKLOAD.key, "jetson-nano", run=run, knobs=tmp_path / "knobs.yaml")
+
+
+def test_a_page_has_the_figures_of_what_was_tried(tmp_path: Path) -> None:
+    run, target = RunDirectory(tmp_path), load_target("cpu")
+    with contextlib.closing(RecordStore(run.records, target)) as store:
+        store.add(WORKLOAD.key, [smooth(point) for point in schedule_space(WORKLOAD, target).points[:8]])
+    write_page(spaces_of(WORKLOAD.key, run=run), WORKLOAD.key, tmp_path / "space.html")
+    page = Page((tmp_path / "space.html").read_text(encoding="utf-8"))
+    assert page.figures == ["space-0", "effects-0"]
+    assert WORKLOAD.key in page.text
+
+
+def test_without_points_that_work_there_is_no_page(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"^the records have no point of pointwise-8px\S* that works"):
+        write_page(spaces_of(WORKLOAD.key, run=run), WORKLOAD.key, tmp_path / "space.html")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_records_there_is_the_space_alone(tmp_path: Path) -> None:
