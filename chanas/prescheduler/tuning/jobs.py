@@ -349,11 +349,9 @@ class TuningJobs:
             space = self._change.apply(space)
         kept = [replace(r, point=extended(r.point, space)) for r in self.store.load(workload.key)]
         prior = None if self.warm_start is None else self.warm_start.prior(space)
-        suggested = [extended(point, space) for point in self.suggested.get(workload, ())]
-        if prior is not None and not self._tuners.has_model:  # what was best there is tried first
-            best = [point for points in prior.points[: self.effort.search.num_initial] for point in points[:1]]
-            suggested += best
-            self._suggested_from_elsewhere[workload.key] = len(best)
+        best = self._tuners.suggested(prior)
+        self._suggested_from_elsewhere[workload.key] = len(best)
+        suggested = [*(extended(point, space) for point in self.suggested.get(workload, ())), *best]
         tuner = self._tuners.make(space, kept, self.target, prior, self.pool.compute)
         effort = self.effort
         return Trials(space, tuner, effort.num_trials, kept, suggested, effort.search.num_initial, effort.patience)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from chanas.compiler.cases import case_seed
 from chanas.compiler.knobs import read_knobs
-from chanas.compiler.space import ScheduleSpace
+from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.effort import DEFAULT_SEARCH, Effort, Search
 from chanas.core.extensions import installed, load
 from chanas.core.target import HardwareTarget
@@ -96,10 +96,12 @@ class Tuners:
                 raise ConfigError(f"expected --tuner gp with --pretrained, got {name}")
             self._pretrained = load_pretrained(pretrained)
 
-    @property
-    def has_model(self) -> bool:
-        """True if a cost model chooses, which another device's records are asked by."""
-        return self._make is None
+    def suggested(self, prior: Prior | None) -> list[Point]:
+        """The best points of another device's records, which are tried before a tuner is asked that has no cost model
+        to ask these records by."""
+        if prior is None or self._make is None:
+            return []
+        return [point for points in prior.points[: self._search.num_initial] for point in points[:1]]
 
     def make(
         self,
