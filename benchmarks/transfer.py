@@ -1,15 +1,12 @@
-"""What measurements on known devices are worth on a new one.
+"""What latencies of networks on known devices are worth on a new one.
 
-    python benchmarks/transfer.py [--quick] --data FILE latency
-    python benchmarks/transfer.py [--quick] --data FILE tuning
+    python benchmarks/transfer.py [--quick] --data FILE
 
-`tuning`: see transfer_tuning.py.
-
-`latency`: networks on known devices and a new one. FILE is a CSV file, gzipped or not, with a row for each network: one
-`DEVICE_ms` for each device, maybe `accuracy` (or `top1`; from 0 to 1, or in percent), and columns of any other names
-that say what the network is, in numbers or words; a cell may be a list, its words apart by blanks. A column of more
-than 100 words names networks and is left out, and so is a network that lacks a latency. Devices whose names differ
-only in a number at the end (`v100_1`, `v100_32`) are one GPU with several batches.
+FILE is a CSV file as `chanas lut predict` reads it, gzipped or not, with a row for each network: one `DEVICE_ms` for
+each device, maybe `accuracy` (or `top1`; from 0 to 1, or in percent), and columns of any other names that say what the
+network is, in numbers or words; a cell may be a list, its words apart by blanks. A column of more than 100 words names
+networks and is left out, and so is a network that lacks a latency. Devices whose names differ only in a number at the
+end (`v100_1`, `v100_32`) are one GPU with several batches.
 
 Ours is 5,000 once-for-all networks on four GPUs at batch 1, 32 and 64, as HELP published them (Lee et al., NeurIPS
 2021, MIT; github.com/HayeonLee/HELP): columns `d` (depths of the five stages), `ks` and `e` (kernel sizes and expand
@@ -19,7 +16,7 @@ accuracies are SYNTHETIC (`saturating` of `labels.py`), and `titan_rtx_64` is le
 One GPU after the other is new, with all its batches. A few of its networks, drawn anew each time, are measured; all
 others are predicted from these and from the other GPUs' latencies, by
 
-    chanas           chanas.search.transfer: all known devices without their noise, mixed by Bayesian averaging
+    chanas           as `chanas lut predict` does: all known devices without their noise, mixed by Bayesian averaging
     ridge            known devices' log latencies, standardised, λ = 3
     ridge-smoothed   the same on latencies without their noise: what smoothing alone brings
     nearest          the known device that orders the measured networks most alike, times one factor
@@ -30,6 +27,9 @@ where accuracies are known, regret: under a limit (each quartile of the new devi
 networks that are predicted inside are timed, and the most accurate of them that is inside is chosen, or else the one
 predicted fastest; regret is how many points of accuracy the best network inside has more.
 
+`spearman_10_by_command` and `mape_percent_10_by_command` are of files that the command has written, for each device
+once: it reads the same table with all latencies of the new GPU taken out but those of ten networks.
+
 The ceiling: gradient boosting taught by four fifths of the networks measured on the new device itself, judged on the
 others; with what was measured of the same networks on the other GPUs, and without.
 """
@@ -37,19 +37,22 @@ others; with what was measured of the same networks on the other GPUs, and witho
 from __future__ import annotations
 
 import argparse
+import csv
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import transfer_tuning
 from common import Figure, finish
 from threadpoolctl import threadpool_limits
 from transfer_data import Measured, read_measured
 
 from chanas.core.genome import FloatArray
+from chanas.errors import ChanasError
 from chanas.search.transfer.latencies import adapt, fit_known
+from chanas.workflows.stages import adaptation
 
 OURS = "chanas"
 BASELINES = ("ridge", "nearest", "table")
@@ -198,6 +201,36 @@ def judged(data: Measured, num: int, draws: Sequence[int], seed: int, ways: Mapp
                 yield Row(num, device, draw, kind, spearman(found, real), mape_percent(found, real), regret)
 
 
+def by_command(data: Measured, num: int, seed: int, devices: Sequence[str]) -> dict[str, dict[str, float]]:
+    """By device: scores of what `chanas lut predict` writes after `num` measurements there."""
+    out = {}
+    for device in devices:
+        column = data.devices.index(device)
+        truth, rng = data.log_latencies[:, column], np.random.default_rng([seed, num, column, 0])
+        chosen = rng.choice(len(truth), num, replace=False)
+        known = {data.devices[i] for i in known_columns(data, column)}
+        latencies = {f"{name}_ms" for name in data.table.devices}
+        columns = {
+            name: np.array(cells)[data.rows] for name, cells in data.table.columns.items() if name not in latencies
+        }
+        columns |= {f"{name}_ms": np.array(data.table.columns[f"{name}_ms"])[data.rows] for name in sorted(known)}
+        cells = np.full(len(truth), "", dtype=object)
+        cells[chosen] = np.array(data.table.columns[f"{device}_ms"])[data.rows][chosen]
+        columns[f"{device}_ms"] = cells
+        with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
+            asked, answer = Path(folder) / "asked.csv", Path(folder) / "answer.csv"
+            with asked.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([list(columns), *zip(*columns.values(), strict=True)])
+            adaptation.predict_networks(asked, device, answer)
+            with answer.open(encoding="utf-8", newline="") as file:
+                found = np.log([float(row[f"{device}_ms"]) for row in csv.DictReader(file)])
+        others = np.setdiff1d(np.arange(len(truth)), chosen)
+        scores = {"spearman": spearman(found[others], truth[others])}
+        out[device] = scores | {"mape_percent": mape_percent(found[others], truth[others])}
+        print(f"by command {device:<14}Spearman {scores['spearman']:.3f}", flush=True)
+    return out
+
+
 def ceiling(data: Measured, seed: int) -> dict[str, dict[str, float]]:
     """By device: scores of gradient boosting that was taught by this device's own networks; alone, and with what was
     measured of each network on the other GPUs as further columns.
@@ -231,9 +264,13 @@ def summary(rows: Sequence[Row], score: str) -> tuple[float, float]:
     return float(np.mean(means)), float(np.std(means))
 
 
-def figures_of(rows: Sequence[Row], ceilings: Mapping[str, Mapping[str, float]]) -> dict[str, Figure]:
-    """Ours with its goals, its lead over the best baseline at each number of measurements, the ceiling; no regret where
-    no accuracies are known."""
+def figures_of(
+    rows: Sequence[Row],
+    ceilings: Mapping[str, Mapping[str, float]],
+    commanded: Mapping[str, Mapping[str, float]],
+) -> dict[str, Figure]:
+    """Ours with its goals, its lead over the best baseline at each number of measurements, what the command has
+    written, the ceiling; no regret where no accuracies are known."""
     found = {}
     errors = [score for score in SCORES[1:] if not any(math.isnan(getattr(row, score)) for row in rows)]
     for num in dict.fromkeys(r.num for r in rows):
@@ -249,6 +286,9 @@ def figures_of(rows: Sequence[Row], ceilings: Mapping[str, Mapping[str, float]])
         for score in errors:
             best = min(mean[k][score] for k in BASELINES)
             found[f"{score}_lead_{num}"] = Figure(best - mean[OURS][score], 0.0)
+    for score, goal in (("spearman", SPEARMAN_GOAL), ("mape_percent", MAPE_GOAL)):
+        value = float(np.mean([scores[score] for scores in commanded.values()]))
+        found[f"{score}_{GOAL_NUM}_by_command"] = Figure(value, goal, lower_is_better=score == "mape_percent")
     for score in next(iter(ceilings.values())):
         found[f"ceiling_{score}"] = Figure(float(np.mean([c[score] for c in ceilings.values()])))
     return found
@@ -277,8 +317,8 @@ def table_of(rows: Sequence[Row]) -> list[dict[str, object]]:
     return out
 
 
-def run_latency(options: argparse.Namespace) -> tuple[dict[str, Figure], dict[str, object]]:
-    """Figures and rows of the part about networks."""
+def run(options: argparse.Namespace) -> tuple[dict[str, Figure], dict[str, object]]:
+    """Figures, and rows for the result file."""
     quick = options.quick
     draws = range(options.draws or (QUICK_DRAWS if quick else NUM_DRAWS))
     data = read_measured(options.data, QUICK_NETWORKS if quick else None)
@@ -302,6 +342,7 @@ def run_latency(options: argparse.Namespace) -> tuple[dict[str, Figure], dict[st
     for device, scores in ceilings.items():
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         print(f"ceiling {device:<14}{numbers}")
+    commanded = by_command(data, GOAL_NUM, options.seed, data.devices[:1] if quick else data.devices)
     extra = {
         "seed": options.seed,
         "draws": len(draws),
@@ -310,34 +351,28 @@ def run_latency(options: argparse.Namespace) -> tuple[dict[str, Figure], dict[st
         "devices": list(data.devices),
         "rows": table_of(rows),
         "ceiling": ceilings,
+        "by_command": commanded,
     }
-    return figures_of(rows, ceilings), extra
+    return figures_of(rows, ceilings, commanded), extra
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few networks or configurations, one draw; writes nothing")
+    parser.add_argument("--quick", action="store_true", help="few networks, one draw; writes nothing")
     parser.add_argument("--data", type=Path, required=True, help="measurements: see above")
-    parser.add_argument(
-        "--draws", type=int, help=f"of measured networks ({NUM_DRAWS}), or of searches (50; fewer in a large space)"
-    )
-    parser.add_argument("--pair-draws", type=int, help="of searches with one source (10; fewer in a large space)")
+    parser.add_argument("--draws", type=int, help=f"of measured networks ({NUM_DRAWS})")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--name", help="of the result file (transfer-latency, transfer_tuning)")
-    parser.add_argument("what", choices=["latency", "tuning"])
+    parser.add_argument("--name", default="transfer-latency", help="of the result file (transfer-latency)")
     options = parser.parse_args(arguments)
-    if not options.data.is_file():
-        raise SystemExit(f"transfer: error: there is no file {options.data}; --help says where one can be had")
     with threadpool_limits(1):
-        if options.what == "latency":
-            figures, extra = run_latency(options)
-        else:
-            figures, extra = transfer_tuning.run(
-                options.data, options.quick, options.draws, options.pair_draws, options.seed
-            )
+        try:
+            figures, extra = run(options)
+        except ChanasError as error:
+            raise SystemExit(
+                f"transfer: error: {error}; --help says what a file has and where one can be had"
+            ) from error
     print()
-    name = options.name or ("transfer_tuning" if options.what == "tuning" else "transfer-latency")
-    finish(name, figures, options.quick, extra)
+    finish(options.name, figures, options.quick, extra)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from chanas.devices.cores import split_cores
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ChanasError
+from chanas.files.run import RunDirectory
 from chanas.measuring.fleet import WorkerPool
 from chanas.measuring.messages import Measure
 from chanas.operators.workload import Workload
@@ -91,13 +92,14 @@ def measure_all(
     records: Path,
     folder: Path,
 ) -> dict[Workload, Table]:
-    """Records of up to `num_points` random points of each workload, failed ones among them; kept in `records`."""
+    """Records of up to `num_points` random points of each workload, failed ones among them; kept in the run directory
+    `records`."""
     from chanas.prescheduler.records.store import RecordStore
     from chanas.prescheduler.tuning.jobs import TuningJobs
 
     folder.mkdir()
     records.mkdir(parents=True, exist_ok=True)
-    store = RecordStore(records / "all.sqlite", target)
+    store = RecordStore(RunDirectory(records).records, target)
     effort = Effort(trials=num_points, tuner="random", early_stopping="no")
     try:
         with WorkerPool(target) as pool:

@@ -1,6 +1,7 @@
 """How many trials another device's records save, and what happens when they mislead.
 
-    python benchmarks/warm_start.py [--quick] [--trials 32] [--source-trials 16] [--seeds 5] [--records DIR]
+    python benchmarks/warm_start.py [--quick] [--trials 32] [--source-trials 16] [--seeds 5] [--records RUN]
+        [--other RUN]
 
 Operators of `mbv3` of four families. Every point of their schedule spaces is measured once for each use of this
 machine: one thread, two threads, and bfloat16 (operators whose spaces are the same in both dtypes). Then searches are
@@ -15,6 +16,14 @@ does:
 
 Figures, for each pair of uses: trials until the best point is at most 5 % slower than the best of all (--trials + 1
 where it never is), mean over operators and seeds, and the share of operators for which the guard dropped the records.
+
+Then each operator is tuned alone, by `chanas tune --operator KEY --simulate RUN`, without `--warm-start` and with it
+from all points that were measured for the other use (`alone`; until within 5 and 1 %, searches end after 100 trials).
+The share is of the trials without: mean over operators that both uses order alike (a rank correlation of 0.8 and
+more), and over the others.
+--other has the points of other instructions: those of `CHANAS_MAX_CPU_ISA=avx2 python benchmarks/warm_start.py
+--measure-only cpu --records RUN`, whose schedules are mapped.
+
 One machine is what these figures are from: its uses have the same instruction set and the same caches, which another
 machine need not have.
 """
@@ -38,11 +47,12 @@ from tuning_efficiency import Table, best_s, measure_all
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import ScheduleSpace
 from chanas.core.arch import SearchSpace
-from chanas.core.effort import DEFAULT_SEARCH, Search
+from chanas.core.effort import DEFAULT_SEARCH, NetworkEffort, Search
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_used
 from chanas.errors import ChanasError
+from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import surroundings
 from chanas.prescheduler.ideas import agree
@@ -55,6 +65,9 @@ if TYPE_CHECKING:
     from chanas.prescheduler.tuning.cost_model.history import CostModel, Prior
 
 CLOSE = 1.05
+ALONE_TRIALS, QUICK_ALONE_TRIALS = 100, 16
+ALONE_CLOSE = {5: 1.05, 1: 1.01}
+ALIKE, SHARE_GOAL = 0.8, 0.29
 MARKS = (1, 2, 4, 8, 16, 32)
 COLD, WARM, UNGUARDED, PLANTED, PLANTED_UNGUARDED = "cold", "warm", "unguarded", "planted", "planted_unguarded"
 STRATEGIES = (COLD, WARM, UNGUARDED, PLANTED, PLANTED_UNGUARDED)
@@ -212,6 +225,74 @@ def play_pair(
     return found
 
 
+def alone(
+    run: RunDirectory,
+    source: str,
+    target: HardwareTarget,
+    tables: Mapping[Workload, Table],
+    num_trials: int,
+    num_seeds: int,
+) -> list[dict[str, Any]]:
+    """For each operator that the source has measured: the rank correlation of its seconds with those here, and mean
+    trials of the command until within 5 and 1 % without (`cold_5`, `cold_1`) and with (`warm_5`, `warm_1`) what it
+    has."""
+    from scipy.stats import spearmanr
+
+    from chanas.prescheduler.tuning.warm_start import open_warm_start
+    from chanas.workflows.models.one_operator import simulate_operator
+
+    usage, warm_start, rows = Usage(threads=target.num_threads), open_warm_start(source, run, target), []
+    for workload, table in tables.items():
+        prior = warm_start.prior(measured_space(workload, table, target))
+        if prior is None:
+            continue
+        here = np.array([best_s([table[point] for point in points if point in table]) for points in prior.points])
+        worked, best = np.isfinite(here), best_s(list(table.values()))
+        correlation = float(spearmanr(prior.seconds[worked], here[worked]).statistic)
+        row: dict[str, Any] = {"operator": workload.key, "points": len(table), "correlation": correlation}
+        for strategy, named in ((COLD, None), (WARM, source)):
+            curves = []
+            for seed in range(num_seeds):
+                effort = NetworkEffort(trials=num_trials, early_stopping="no", seed=seed, warm_start=named)
+                made = simulate_operator(workload.key, usage, effort=effort, run=run).records
+                curves.append([best_s(made[: i + 1]) / best for i in range(len(made))])
+            for percent, close in ALONE_CLOSE.items():
+                row[f"{strategy}_{percent}"] = statistics.fmean(trials_until(c, num_trials, close) for c in curves)
+        rows.append(row)
+    return rows
+
+
+def shares_of(rows: Sequence[Mapping[str, Any]], percent: int) -> dict[str, float | None]:
+    """Trials with the source over those without: mean of operators that are alike on both, and of the others."""
+    found: dict[str, list[float]] = {"alike": [], "unlike": []}
+    for row in rows:
+        kind = "alike" if row["correlation"] >= ALIKE else "unlike"
+        found[kind].append(row[f"{WARM}_{percent}"] / row[f"{COLD}_{percent}"])
+    return {kind: statistics.fmean(shares) if shares else None for kind, shares in found.items()}
+
+
+def alone_figures(by_pair: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Figure]:
+    """Shares over all pairs, and trials of each pair."""
+    figures, rows = {}, [row for rows in by_pair.values() for row in rows]
+    for percent in ALONE_CLOSE:
+        for kind, share in shares_of(rows, percent).items():
+            goal = SHARE_GOAL if kind == "alike" else 1.0
+            figures[f"alone_share_{kind}_{percent}"] = Figure(share, goal, lower_is_better=True)
+    for pair, own in by_pair.items():
+        for name in (f"{strategy}_{percent}" for strategy in (COLD, WARM) for percent in ALONE_CLOSE):
+            value = statistics.fmean(row[name] for row in own) if own else None
+            figures[f"{pair.replace(' ', '_').replace('-', '_')}_alone_{name}"] = Figure(value)
+    return figures
+
+
+def print_alone(pair: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = [f"{strategy}_{percent}" for percent in ALONE_CLOSE for strategy in (COLD, WARM)]
+    print(f"\n{pair + ', each operator alone':48s}{'points':>8s}{'alike':>7s}" + "".join(f"{n:>8s}" for n in names))
+    for row in rows:
+        numbers = "".join(f"{row[name]:8.1f}" for name in names)
+        print(f"{row['operator']:48s}{row['points']:8d}{row['correlation']:7.2f}{numbers}")
+
+
 def trials_until(curve: Sequence[float], num_trials: int, close: float = CLOSE) -> int:
     """Trials until the best is at most `close` times the best of all; one more than there are when it never is."""
     return next((i + 1 for i, ratio in enumerate(curve) if ratio <= close), num_trials + 1)
@@ -269,7 +350,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, help="trials of each search (32; 8 with --quick)")
     parser.add_argument("--source-trials", type=int, default=16, help="trials of the search that the records are from")
     parser.add_argument("--seeds", type=int, help="seeds of each search (5; 2 with --quick)")
-    parser.add_argument("--records", type=Path, help="keep the measurements here, use those that there are")
+    parser.add_argument(
+        "--records", type=Path, help="run directory of the measurements; those that there are, are used"
+    )
+    parser.add_argument("--other", type=Path, help="run directory of such measurements with other instructions")
     parser.add_argument("--measure-only", choices=sorted(USES), help="measure for this use of the machine, and end")
     options = parser.parse_args()
     quick = options.quick
@@ -289,9 +373,16 @@ def main() -> None:
             workloads = [w for group in families[name].values() for w in group]
             tables[name] = measure_all(workloads, known[name], around, 10_000, records, Path(folder) / name)
             print(f"{name}: {sum(len(t) for t in tables[name].values())} points of {len(workloads)} operators")
-    if options.measure_only:
-        return
-    results, figures = {}, {}
+        if options.measure_only:
+            return
+        sources = [*pairs, *([(str(options.other.resolve()), "cpu")] if options.other else [])]
+        alone_trials = QUICK_ALONE_TRIALS if quick else ALONE_TRIALS
+        by_pair = {}
+        for source, name in sources:
+            pair = f"{Path(source).name} to {name}"
+            by_pair[pair] = alone(RunDirectory(records), source, known[name], tables[name], alone_trials, num_seeds)
+            print_alone(pair, by_pair[pair])
+    results, figures = {}, alone_figures(by_pair)
     for source, name in pairs:
         found = play_pair(
             known[source], known[name], tables, families[name], num_trials, options.source_trials, num_seeds
@@ -311,6 +402,7 @@ def main() -> None:
         "num_seeds": num_seeds,
         "measured_points": points,
         "pairs": results,
+        "alone": by_pair,
     }
     finish("warm_start", figures, quick, extra)
 

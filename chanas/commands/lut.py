@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from chanas.workflows.stages.tables import OpenTable
 
 app = typer.Typer(
-    help="Look at latency tables, check them, fill their holes, compare, calibrate and adapt them.",
+    help="Look at latency tables, check them, fill their holes, compare, calibrate and adapt them; predict networks.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -265,6 +265,27 @@ def adapt(
         typer.echo(f"holes      {len(made.holes)} blocks without a known schedule; `chanas lut fill` tunes them")
     if made.lut.calibration is not None:
         typer.echo(f"sum        {made.lut.calibration.describe()}")
+
+
+@app.command()
+def predict(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV file: a row for each network with what it is, and a column DEVICE_ms for each device, empty "
+            "where nothing was measured."
+        ),
+    ],
+    device: Annotated[str, typer.Option(help="The new device, on which few of the networks were measured.")],
+    out: Annotated[Path, typer.Option(help="The file with all latencies of this device, such as predicted.csv.")],
+    as_json: AsJson = False,
+) -> None:
+    """Predict latencies of whole networks on a device from a few measured there and from those of other devices."""
+    from chanas.workflows.stages import adaptation
+
+    _print(adaptation.predict_networks(file, device, out), as_json)
+    if not as_json:
+        typer.echo(f"file       {out}")
 
 
 @app.command()

@@ -256,8 +256,8 @@ def _tune_operator(
 
     if effort.trials is not None and effort.trials < 1:
         raise ConfigError(f"expected at least 1 trial of an operator, got {effort.trials}")
-    if effort.warm_start not in (None, NOTHING) and (schedule or simulate) is not None:
-        raise ConfigError(f"--schedule and --simulate begin with nothing; leave out --warm-start {effort.warm_start}")
+    if schedule is not None and effort.warm_start not in (None, NOTHING):
+        raise ConfigError("expected --schedule or --warm-start, got both")
     if simulate is not None:
         if schedule is not None:
             raise ConfigError("expected --schedule or --simulate, got both")

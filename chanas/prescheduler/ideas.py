@@ -187,10 +187,17 @@ def nearest_points(wanted: Sequence[Named], space: ScheduleSpace[Any]) -> list[P
     split but its outermost, which follows from the loop's extent, and in every choice.
 
     {split_m: (7, 7), split_n: (2, 8), unroll: 1} with 16 channels → {split_m: (7, 7), split_n: (3, 8), unroll: 1} of 24
+
+    Of a space that is too large to be listed, points that say the very same, and some that are drawn.
     """
-    points = np.array(space.points, dtype=np.int64)
+    if space.is_listed:
+        legal = space.points
+    else:
+        same = {space.encode({c.name: named.get(c.name, c.options[0]) for c in space.coordinates}) for named in wanted}
+        legal = (*sorted(filter(space.contains, same)), *space.shuffled(np.random.default_rng(0)))
+    points = np.array(legal, dtype=np.int64)
     logs = np.log2(np.maximum(points, 1))
-    return [space.points[int(np.argmin(_costs(named, space, points, logs)))] for named in wanted]
+    return [legal[int(np.argmin(_costs(named, space, points, logs)))] for named in wanted]
 
 
 def _costs(named: Named, space: ScheduleSpace[Any], points: npt.NDArray[np.int64], logs: FloatArray) -> FloatArray:

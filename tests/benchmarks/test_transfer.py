@@ -65,7 +65,9 @@ def test_the_lead_is_over_the_best_baseline_of_each_score(script: ModuleType) ->
     others = {"ridge": 0.8, "nearest": 0.9, "table": 0.7, "ridge-smoothed": 0.99}
     rows = [row(script, kind, value) for kind, value in others.items()]
     rows += [row(script, "chanas", 0.9, draw=0), row(script, "chanas", 0.98, draw=1)]
-    figures = script.figures_of(rows, {"a": {"spearman": 0.95, "mape_percent": 2.0}})
+    figures = script.figures_of(
+        rows, {"a": {"spearman": 0.95, "mape_percent": 2.0}}, {"a": {"spearman": 0.92, "mape_percent": 3.0}}
+    )
     assert figures["spearman_10"].value == pytest.approx(0.94)
     assert figures["spearman_10"].met is True
     assert figures["mape_percent_10"].met is True
@@ -73,6 +75,19 @@ def test_the_lead_is_over_the_best_baseline_of_each_score(script: ModuleType) ->
     assert figures["mape_percent_lead_10"].value == pytest.approx(0.4)
     assert figures["regret_points_lead_10"].met is True
     assert figures["ceiling_spearman"].value == pytest.approx(0.95)
+    assert figures["spearman_10_by_command"].met is False
+    assert figures["mape_percent_10_by_command"].met is True
+
+
+def test_the_command_writes_what_the_figures_are_of(
+    script: ModuleType, data_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = script.read_measured(data_file)
+    (row, *_) = script.judged(data, 10, [0], 0, {"chanas": script.contenders(data)["chanas"]})
+    found = script.by_command(data, 10, 0, [row.device])[row.device]
+    assert found["spearman"] == pytest.approx(row.spearman, abs=1e-3)
+    assert found["mape_percent"] == pytest.approx(row.mape_percent, rel=1e-3)
+    assert "by command" in capsys.readouterr().out
 
 
 def test_spread_is_that_between_draws_of_the_mean_over_devices(script: ModuleType) -> None:
@@ -83,10 +98,11 @@ def test_spread_is_that_between_draws_of_the_mean_over_devices(script: ModuleTyp
 def test_a_quick_run_judges_everybody_and_writes_nothing(
     script: ModuleType, common: ModuleType, data_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script.main(["--quick", "--data", str(data_file), "latency"])
+    script.main(["--quick", "--data", str(data_file)])
     lines = capsys.readouterr().out.splitlines()
     figures = json.loads(lines[-1])
     assert {"spearman_5", "mape_percent_10", "regret_points_10", "ceiling_spearman"} <= set(figures)
+    assert figures["spearman_10_by_command"]["value"] > 0.8
     assert sum(line.split()[:2] == ["10", "table"] for line in lines) == 1
     assert not common.RESULTS.exists()
 
@@ -101,7 +117,7 @@ def test_networks_of_any_space_are_judged_without_regret(
         for _ in range(60):
             own = rng.integers(0, 4, 2)
             writer.writerow([f"op{own[0]}", f"op{own[1]}", *(1.0 + own.sum() + 0.01 * rng.random(3))])
-    script.main(["--quick", "--data", str(path), "latency"])
+    script.main(["--quick", "--data", str(path)])
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["spearman_10"]["value"] > 0.8
     assert not any("regret" in name for name in figures)
@@ -111,9 +127,9 @@ def test_batches_of_one_gpu_alone_are_refused(script: ModuleType, tmp_path: Path
     path = tmp_path / "one.csv"
     path.write_text("op,v100_1_ms,v100_32_ms\na,1,2\nb,2,3\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="at least two kinds"):
-        script.main(["--quick", "--data", str(path), "latency"])
+        script.main(["--quick", "--data", str(path)])
 
 
 def test_a_missing_file_is_one_line(script: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="transfer: error: there is no file"):
-        script.main(["--data", str(tmp_path / "none.csv"), "latency"])
+    with pytest.raises(SystemExit, match="transfer: error: cannot read the latencies of networks"):
+        script.main(["--data", str(tmp_path / "none.csv")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator
@@ -15,8 +17,9 @@ from chanas.compiler.backends import schedule_space
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
+from chanas.files.run import RunDirectory
 from chanas.operators.workload import Workload
-from chanas.prescheduler.records.store import TuningRecord
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = Workload("pointwise", 7, 16, 64)
@@ -44,6 +47,33 @@ def test_what_a_device_says_of_itself_is_followed_and_upside_down_it_is_dropped(
     assert warm.dropped_share(found[warm.WARM]) == 0.0
     assert warm.dropped_share(found[warm.PLANTED]) == 1.0
     assert warm.dropped_share(found[warm.PLANTED_UNGUARDED]) == 0.0
+
+
+def test_an_operator_alone_is_played_by_the_command_with_the_other_device_and_without(
+    warm: ModuleType, tmp_path: Path
+) -> None:
+    table = {
+        point: TuningRecord(point, 1e-6 * (record.seconds or 0.0), 1e-9) for point, record in invented(CPU).items()
+    }
+    runs = [RunDirectory(tmp_path / name) for name in ("here", "there")]
+    for run, fingerprint in zip(runs, (CPU.fingerprint, "0123456789ab"), strict=True):
+        target = dataclasses.replace(CPU, fingerprint=fingerprint)
+        with contextlib.closing(RecordStore(run.records, target)) as store:
+            store.add(SMALL.key, list(table.values()))
+    (row,) = warm.alone(runs[0], str(runs[1].root), CPU, {SMALL: table}, 16, 2)
+    assert (row["operator"], row["points"]) == (SMALL.key, len(table))
+    assert row["correlation"] == pytest.approx(1.0)
+    assert row["warm_1"] == row["warm_5"] == 1.0 < row["cold_5"] <= row["cold_1"]
+    figures = warm.alone_figures({"there to here": [row]})
+    assert figures["alone_share_alike_5"].value == pytest.approx(1.0 / row["cold_5"])
+    assert figures["alone_share_unlike_1"].value is None
+    assert figures["there_to_here_alone_warm_1"].value == 1.0
+
+
+def test_shares_are_means_over_operators_that_are_alike_and_over_others(warm: ModuleType) -> None:
+    rows = [{"correlation": c, "cold_5": 10.0, "warm_5": w} for c, w in ((0.9, 2.0), (0.8, 4.0), (0.5, 12.0))]
+    assert warm.shares_of(rows, 5) == {"alike": pytest.approx(0.3), "unlike": pytest.approx(1.2)}
+    assert warm.shares_of(rows[:2], 5)["unlike"] is None
 
 
 def test_upside_down_the_fastest_is_the_slowest(warm: ModuleType) -> None:

@@ -96,6 +96,23 @@ def test_adapt_says_how_many_rows_were_measured_and_predicted(
     assert (asked["usage"].threads, asked["effort"].measure) == (2, 20)
 
 
+# ---- predict --------------------------------------------------------------------------------------------------------
+def test_predict_fills_the_column_of_the_new_device(tmp_path: Path) -> None:
+    rows = [f"op{i % 4},{1 + i % 4},{2 + i % 4},{3 + i % 4 if i < 6 else ''}" for i in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["op,a_ms,b_ms,new_ms", *rows]) + "\n", encoding="utf-8")
+    out = tmp_path / "out.csv"
+    done = invoke("predict", tmp_path / "a.csv", "--device", "new", "--out", out)
+    lines = done.output.splitlines()
+    assert lines[0] == "networks   20: 6 measured on new, 14 predicted from 2 other devices"
+    assert [line.split()[0] for line in lines[1:]] == ["weights", "predicted", "file"]
+    header, *written = out.read_text(encoding="utf-8").splitlines()
+    assert header == "op,a_ms,b_ms,new_ms,new_predicted_error"
+    assert all(all(line.split(",")) for line in written[6:])
+    done = invoke("predict", tmp_path / "a.csv", "--device", "new", "--out", out, "--json")
+    (line,) = done.output.splitlines()
+    assert json.loads(line)["num_measured"] == 6
+
+
 # ---- check ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("ratio", "code"), [(1.0, 0), (2.0, 1)])
 @pytest.mark.parametrize("as_json", [False, True])

@@ -151,6 +151,7 @@ def make_world(folder: Path, space: SearchSpace) -> None:
     (folder / "failed.json").write_text(f"{ANSOR.replace('[0.1], 0', '[1e10], 6')}\n", encoding="utf-8")
     (folder / "accuracies-key.csv").write_text("architecture,top1\nr12,50\n", encoding="utf-8")
     (folder / "accuracies-head.csv").write_text("network,top1\n", encoding="utf-8")
+    (folder / "networks.csv").write_text("op,old_ms,new_ms\n" + "a,1,2\nb,2,3\n" + "c,3,\n" * 5, encoding="utf-8")
 
 
 def write_yaml(folder: Path, content: dict[str, Any], changes: dict[str, dict[str, Any]]) -> None:

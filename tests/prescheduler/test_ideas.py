@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cpu.space import max_accumulators
-from chanas.compiler.space import Named, Point
+from chanas.compiler.space import Coordinate, Named, Point
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.operators.steps import block_workloads
@@ -160,6 +160,20 @@ def test_a_point_of_the_space_itself_is_its_own_nearest() -> None:
     space = schedule_space(WHOLE, WIDE)
     some = list(space.points[:: max(1, space.num_points // 7)])
     assert nearest_points([space.groups(p) for p in some], space) == some
+
+
+def test_in_a_space_too_large_to_be_listed_a_point_stays_what_it_is() -> None:
+    space = schedule_space(WHOLE, WIDE)
+    large = dataclasses.replace(
+        space, coordinates=(*space.coordinates, Coordinate.choice("auto_unroll", *range(1 << 18)))
+    )
+    assert not large.is_listed
+    some = list(space.points[::50])
+    assert [found[0] for found in points_of(some, space, large, 1.0)] == [(*point, 0) for point in some]
+    other = schedule_space(HALF, WIDE)
+    assert all(
+        large.contains(point) for found in points_of(list(other.points[:5]), other, large, 1.0) for point in found
+    )
 
 
 def test_the_tile_of_another_size_is_kept_where_it_fits() -> None:

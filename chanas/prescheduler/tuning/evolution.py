@@ -80,7 +80,7 @@ class Evolution:
                 self._drop_prior()
             elif self._prior is not None and not self._prior.trust.is_established:
                 return self._first_batch(self._prior, num, len(valid))
-            candidates = [p for p in self.space.shuffled(self._rng) if p not in tried]
+            candidates = self._untried()
         else:
             seconds = np.array([r.seconds for r in valid])
             candidates = breed(
@@ -106,7 +106,7 @@ class Evolution:
     def _first_batch(self, prior: Prior, num: int, num_valid: int) -> list[Point]:
         """Choose the points that were best on the other device, and others evenly spaced over its predicted ranking: of
         the whole initial set, of which some may be there."""
-        untried = [p for p in self.space.shuffled(self._rng) if p not in self._records]
+        untried = self._untried()
         score = dict(zip(untried, self._model.predict(self.space, untried)[0].tolist(), strict=True))
         left = ([p for p in points if p in score] for points in prior.points)
         best = list(dict.fromkeys(min(points, key=score.__getitem__) for points in left if points))
@@ -120,6 +120,13 @@ class Evolution:
         missing = min(num - len(chosen), len(rest))
         places = (np.arange(missing) + 1) * len(rest) // (missing + 1)
         return [*chosen, *(rest[i] for i in places)]
+
+    def _untried(self) -> list[Point]:
+        """Untried points in random order; of a space that is too large to be listed some, and the prior's besides."""
+        points = self.space.shuffled(self._rng)
+        if self._prior is not None and not self._prior_dropped and not self.space.is_listed:
+            points = list(dict.fromkeys([*points, *(p for some in self._prior.points for p in some)]))
+        return [p for p in points if p not in self._records]
 
     def _judge_prior(self, records: Sequence[TuningRecord]) -> None:
         """Compare the order of the records with the other device's prediction, before the model has seen them."""

@@ -376,7 +376,7 @@ class TuningJobs:
         is known there: of an operator that is unknown there and was not begun here the point of a similar one, and
         where points are mapped, which some don't survive, first the one that promises most."""
         workload = space.workload
-        best = [] if prior is None else [points[0] for points in prior.points[: self.effort.search.num_initial]]
+        best = [] if prior is None else prior.best(self.effort.search.num_initial)
         likely = best
         if warm_start.best_only and best and not warm_start.source.has_points_of(self.target):
             likely = [*(extended(p, space) for p in ranked_points(workload, self.target, 1)), *best]

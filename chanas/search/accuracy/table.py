@@ -7,19 +7,18 @@ in another way than it was meant puts accuracies beside networks that never had 
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes, encode
 from chanas.errors import ArchitectureError, DataError
+from chanas.files.csv_files import CsvRow, read_csv
 from chanas.files.writing import file_digest
 from chanas.search.accuracy.predictor import MIN_TRAINING
 
@@ -43,7 +42,6 @@ _NUMBERED = re.compile(r"([a-z]+)(\d+)")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+", re.ASCII)
 _LIST = re.compile(r"\s*[;,]\s*|\s+")
-_SEPARATORS = ",;\t"
 _SHOWN = 3
 
 
@@ -84,11 +82,6 @@ class AccuracyTable:
         return text
 
 
-class _Row(NamedTuple):
-    line: int
-    cells: list[str]
-
-
 def load_accuracy_table(path: Path | str, space: SearchSpace) -> AccuracyTable:
     """Read measured accuracies.
 
@@ -101,7 +94,7 @@ def load_accuracy_table(path: Path | str, space: SearchSpace) -> AccuracyTable:
             units; or too few rows are in the space.
     """
     path = Path(path)
-    header, rows = _read(path)
+    header, rows = read_csv(path, "accuracy table")
     columns = _Columns.of(path, header, rows, space)
     top1 = _fractions(path, header[columns.top1], [(row.line, row.cells[columns.top1]) for row in rows])
     found: dict[Architecture, tuple[int, float]] = {}
@@ -132,28 +125,6 @@ def load_accuracy_table(path: Path | str, space: SearchSpace) -> AccuracyTable:
     return AccuracyTable(architectures, genomes, accuracies, len(rows), tuple(outside), file_digest(path), unknown)
 
 
-def _read(path: Path) -> tuple[list[str], list[_Row]]:
-    """The header and the rows, each with as many cells; rows of empty cells alone are left out."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            separator = max(_SEPARATORS, key=first.count)
-            reader = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
-            lines = [_Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read the accuracy table {path}: {error}") from error
-    lines = [row for row in lines if any(row.cells)]
-    header, rows = (lines[0].cells, lines[1:]) if lines else ([], [])
-    for row in rows:
-        if len(row.cells) != len(header):
-            raise DataError(
-                f"{path}, line {row.line}: expected {len(header)} cells, as many as there are columns, got "
-                f"{len(row.cells)}; a cell that holds a separator is written in double quotes"
-            )
-    return header, rows
-
-
 @dataclass(frozen=True)
 class _Columns:
     """The places of the columns: of top-1; and of `architecture`, or of each part of one (the one column of a list, or
@@ -164,7 +135,7 @@ class _Columns:
     header: Sequence[str]
 
     @classmethod
-    def of(cls, path: Path, header: Sequence[str], rows: Sequence[_Row], space: SearchSpace) -> _Columns:
+    def of(cls, path: Path, header: Sequence[str], rows: Sequence[CsvRow], space: SearchSpace) -> _Columns:
         """Find each column by its name.
 
         Raises:
@@ -204,7 +175,7 @@ class _Columns:
         (top1,) = places.pop("top1")
         return cls(top1, {part: tuple(found) for part, found in places.items()}, header)
 
-    def architecture(self, path: Path, row: _Row, space: SearchSpace) -> Architecture:
+    def architecture(self, path: Path, row: CsvRow, space: SearchSpace) -> Architecture:
         """The architecture of a row, as it is written.
 
         Raises:
@@ -234,7 +205,7 @@ class _Columns:
             )
         return Architecture(self._whole(path, row, "resolution", resolution), width, tuple(stages))
 
-    def _numbers(self, path: Path, row: _Row, part: str, num: int) -> list[float]:
+    def _numbers(self, path: Path, row: CsvRow, part: str, num: int) -> list[float]:
         """`num` numbers of a list such as `[3, 5, 7]`, `3 5 7` or `3;5;7`, or of a column each. Of kernels and expand
         ratios, what is no number is NaN: the depth may leave its slot out."""
         texts = [row.cells[place] for place in self.parts[part]]
@@ -249,7 +220,7 @@ class _Columns:
             )
         return [math.nan if value is None else value for value in found]
 
-    def _whole(self, path: Path, row: _Row, part: str, value: float) -> int:
+    def _whole(self, path: Path, row: CsvRow, part: str, value: float) -> int:
         if not value.is_integer():
             got = "none" if math.isnan(value) else f"{value:g}"
             raise DataError(f"{path}, line {row.line}: expected a whole number for {self._name(part)}, got {got}")

@@ -17,13 +17,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.cells import as_numbers
 from chanas.core.genome import FloatArray
 
 # A slot of numbers with more values than this is a quantity, not a choice; one with more words names rows.
 _MAX_CHOICES, _MAX_WORDS = 16, 100
 # Columns of products of two slots' words: all pairs where that is no more than these, else those of one place.
 _MAX_PRODUCTS = 600
+
+
+def as_numbers(cells: npt.ArrayLike) -> FloatArray | None:
+    """float64[N] from N words that are read as numbers; None where one is no finite number."""
+    try:
+        numbers = np.asarray(cells).astype(np.float64)
+    except ValueError:
+        return None
+    return numbers if bool(np.isfinite(numbers).all()) else None
 
 
 def slots_of(columns: Mapping[str, Sequence[str]]) -> list[npt.NDArray[np.str_]]:
@@ -38,15 +46,6 @@ def names_of_rows(columns: Mapping[str, Sequence[str]]) -> list[str]:
         for name, slots in _by_column(columns)
         if any(as_numbers(slot) is None and len(np.unique(slot)) > _MAX_WORDS for slot in slots)
     ]
-
-
-def codes(columns: Mapping[str, Sequence[str]]) -> FloatArray:
-    """float64[N, P], for trees: the number in each slot, or that of its word among the slot's words."""
-    out = []
-    for slot in slots_of(columns):
-        numbers = as_numbers(slot)
-        out.append(np.unique(slot, return_inverse=True)[1].astype(np.float64) if numbers is None else numbers)
-    return np.column_stack(out)
 
 
 def choice_columns(columns: Mapping[str, Sequence[str]]) -> FloatArray:

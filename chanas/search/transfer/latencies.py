@@ -12,6 +12,7 @@ fell. b is a ridge by iteratively reweighted least squares with the weights of a
 and z_d is the centred x·b: what thousands of networks say of the parts of one counts, not its single measurement. Where
 features leave out something that takes time on all devices, their errors agree: to x·b is added what the errors on the
 other known devices say of e (least squares, errors cut at three deviations). Noise of one device predicts no other's.
+Fewer than three networks for each feature are too few to tell noise from what networks are: z_d is then y_d itself.
 
 **The new device** (`adapt`). log latency = a + z·c, and t = that + e, with e of Student's distribution with ν = 2 and
 scale σ. The level a may be anything. c is near one known device, or near the mean of all, and from there goes towards
@@ -46,6 +47,10 @@ from chanas.core.genome import FloatArray
 from chanas.errors import LUTError
 from chanas.search.transfer.leftover import regress, scales
 
+# Networks for each feature from which on a regression knows better than a measurement.
+_NETWORKS_PER_FEATURE = 3
+# Features that vary less are the same in all networks.
+_LEAST_SPREAD = 1e-9
 # In units of one network's weight, on standardised columns.
 _RIDGE = 3.0
 _MAX_ROUNDS_KNOWN, _ROUNDS_NEW = 30, 8
@@ -65,7 +70,7 @@ _NOISES = (0.01, 0.03, 0.08)
 class KnownDevices:
     """Networks on known devices, without the noise of measuring.
 
-    fitted        float64[N, D]      log latencies that the features explain
+    fitted        float64[N, D]      log latencies that the features explain; those measured, of few networks
     errors        float64[N, D]      what they leave of those measured, cut; zero of networks that were not measured
     coefficients  float64[F + 1, D]  of the features, and a constant
     features      float64[N, F]
@@ -136,12 +141,16 @@ def fit_known(features: FloatArray, log_latencies: FloatArray) -> KnownDevices:
     if not (np.isfinite(features).all() and np.isfinite(measured).all()):
         raise LUTError("expected finite features and log latencies; leave networks out that failed")
     centre, spread = features.mean(axis=0), features.std(axis=0)
-    varied = spread > 1e-9
+    varied = spread > _LEAST_SPREAD
     x = _with_ones((features[:, varied] - centre[varied]) / spread[varied])
     fitted = np.column_stack([_robust_ridge(x, y) for y in measured.T])
     coefficients = np.zeros((features.shape[1] + 1, measured.shape[1]))
     coefficients[:-1][varied] = fitted[:-1] / spread[varied, None]
     coefficients[-1] = fitted[-1] - centre @ coefficients[:-1]
+    if not tells_noise(features):
+        return KnownDevices(
+            measured, np.zeros_like(measured), coefficients, features, centre, np.where(varied, spread, 0.0)
+        )
     fitted = _with_ones(features) @ coefficients
     errors = measured - fitted
     most = _CUT * _DEVIATION_OF_MEDIAN * np.median(np.abs(errors), axis=0)
@@ -149,6 +158,11 @@ def fit_known(features: FloatArray, log_latencies: FloatArray) -> KnownDevices:
     return KnownDevices(
         fitted, errors - errors.mean(axis=0), coefficients, features, centre, np.where(varied, spread, 0.0)
     )
+
+
+def tells_noise(features: FloatArray) -> bool:
+    """True of so many networks that their features, float64[N, F], tell more of one than its own measurement does."""
+    return len(features) >= _NETWORKS_PER_FEATURE * int((features.std(axis=0) > _LEAST_SPREAD).sum())
 
 
 def _shared(errors: FloatArray) -> FloatArray:

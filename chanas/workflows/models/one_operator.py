@@ -8,21 +8,23 @@ import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chanas.core.effort import Effort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.core.usage import HERE, Usage
-from chanas.errors import ConfigError, MeasureError
+from chanas.errors import ConfigError, MeasureError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.operators.keys import workload_of_key
 from chanas.operators.workload import Workload
 
 if TYPE_CHECKING:
-    from chanas.compiler.space import Point
+    from chanas.compiler.space import Point, ScheduleSpace
     from chanas.prescheduler.records.store import TuningRecord
+    from chanas.prescheduler.tuning.warm_start import WarmStart
 
 # The rest of a network around the operator: megabytes of weights and operators with code of their own between two uses.
 _NETWORK_BYTES, _NETWORK_OPERATORS = 16 << 20, 48
@@ -33,6 +35,7 @@ class OperatorTuning:
     """The trials of an operator, in order.
 
     is_simulated  all are records of a run: nothing was measured
+    warm_start    the device whose records of the operator the tuning began with, and how many there are
     """
 
     workload: Workload
@@ -40,6 +43,7 @@ class OperatorTuning:
     tuner: str
     records: tuple[TuningRecord, ...]
     is_simulated: bool = False
+    warm_start: str = ""
 
     @property
     def best(self) -> TuningRecord:
@@ -77,6 +81,8 @@ class OperatorTuning:
         yield f"operator   {self.workload.key}"
         yield f"target     {self.target.name} ({self.target.device})"
         yield f"trials     {len(self.records)} ({failed} failed) by tuner {self.tuner}, {how}"
+        if self.warm_start:
+            yield f"warm start {self.warm_start}"
         steps = ", ".join(f"{speed:.1f} after {number}" for number, speed in self.curve)
         yield f"curve      GFLOP/s: {steps}"
         speed = self.workload.num_flops / self.best_s / 1e9
@@ -91,6 +97,7 @@ class OperatorTuning:
             "fingerprint": self.target.fingerprint,
             "tuner": self.tuner,
             "simulated": self.is_simulated,
+            "warm_start": self.warm_start or None,
             "seconds": [record.seconds for record in self.records],
             "mean_gflops": self.mean_gflops,
             "best": {"schedule": list(self.best.point), "seconds": self.best_s},
@@ -115,7 +122,7 @@ def tune_operator(
     Raises:
         ScheduleError: there is no such operator, or the schedule is none of its points.
         TargetError: the target is unknown or not there.
-        ChanasError: as `open_warm_start` says of what the effort names.
+        ChanasError: as `open_warm_start` says of what the effort names, which has to have records of the operator.
         MeasureError: no schedule that was tried works.
     """
     from chanas.compiler.backends import schedule_space
@@ -132,8 +139,10 @@ def tune_operator(
     with timing_device(usage) as (found, open_pool):
         target = dataclasses.replace(found, dtype=workload.dtype) if found.gpu is None else found
         space = schedule_space(workload, target)
+        warm_start, begun_with = _named_warm_start(effort, run, space, target)
+        if effort.warm_start is None and schedule is None:
+            warm_start = open_prior(None, run, target)
         suggested: dict[Workload, Sequence[Point]] = {}
-        warm_start = open_prior(effort.warm_start, run, target) if schedule is None else None
         if schedule is not None:
             space.decode(tuple(schedule))
             suggested[workload] = [tuple(schedule)]
@@ -153,7 +162,30 @@ def tune_operator(
         if not any(record.is_valid for record in records):
             error = next((r.error for r in records if r.error), "nothing was tried")
             raise MeasureError(f"no schedule of {key} that was tried works on {target.device} ({error})")
-        return OperatorTuning(workload, target, effort.tuner, tuple(records))
+        return OperatorTuning(workload, target, effort.tuner, tuple(records), warm_start=begun_with)
+
+
+def _named_warm_start(
+    effort: Effort, run: RunDirectory, space: ScheduleSpace[Any], target: HardwareTarget
+) -> tuple[WarmStart | None, str]:
+    """The records that an effort names to begin with, and what they have of the operator.
+
+    Raises:
+        StageOrderError: they are not there, or have none of the operator.
+        TargetError: they say nothing about the target.
+    """
+    from chanas.prescheduler.tuning.warm_start import open_prior
+
+    opened = None if effort.warm_start is None else open_prior(effort.warm_start, run, target)
+    if opened is None:
+        return None, ""
+    prior = opened.prior(space)
+    if prior is None:
+        raise StageOrderError(
+            f"expected records of {opened.its(space.workload).key} in {opened.path} to begin with, got none by "
+            f"{opened.source.describe()}; tune it there first, or leave --warm-start out"
+        )
+    return opened, f"{opened.source.describe()}: {len(prior.points)} records"
 
 
 def simulate_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: RunDirectory) -> OperatorTuning:
@@ -161,10 +193,12 @@ def simulate_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: Run
 
     Raises:
         ScheduleError: there is no such operator.
-        ConfigError: the run has no records of it, or there is no such tuner.
+        ConfigError: the run has no records of it, there is no such tuner, or the file of knobs is wrong.
+        StageOrderError: the records to begin with are not there, or have none of the operator.
         CheckpointError: the records are damaged.
     """
     from chanas.compiler.backends import schedule_space
+    from chanas.compiler.knobs import extended, read_knobs
     from chanas.prescheduler.records.sources import open_records
     from chanas.prescheduler.tuning.replay import replay
     from chanas.workflows.models.spaces import described_target
@@ -175,8 +209,13 @@ def simulate_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: Run
         raise ConfigError(f"there are no records in {run.root} to simulate with; tune {key} there first")
     with open_records(run.records) as file:
         known = file.tried(target, key)
-    served = replay(schedule_space(workload, target), known, target, effort)
-    return OperatorTuning(workload, target, effort.tuner, tuple(served), is_simulated=True)
+    space = schedule_space(workload, target)
+    if effort.knobs is not None and target.gpu is None:
+        space = read_knobs(Path(effort.knobs)).apply(space)
+    known = [dataclasses.replace(record, point=extended(record.point, space)) for record in known]
+    warm_start, begun_with = _named_warm_start(effort, run, space, target)
+    served = replay(space, known, target, effort, warm_start=warm_start)
+    return OperatorTuning(workload, target, effort.tuner, tuple(served), is_simulated=True, warm_start=begun_with)
 
 
 def parse_schedule(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A latency table of a device from those of others and a few blocks measured there."""
+"""Latencies of a new device from those of others and a few measured there: a table of blocks, or whole networks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from chanas.workflows.stages.tables import OpenTable, calibrate_on, open_table
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
+    from chanas.search.transfer.networks import PredictedNetworks
 
 
 DEFAULT_EFFORT = AdaptEffort()
@@ -95,3 +96,23 @@ def adapt(
             table = OpenTable(made.path, made.lut, loaded, classes)
             calibrate_on(table, hardware, open_pool, effort.calibrate, effort.seed, progress)
     return made
+
+
+def predict_networks(file: Path, device: str, out: Path) -> PredictedNetworks:
+    """Predict the latencies of networks on a new device, from those of a few of them and from other devices'.
+
+    Args:
+        file: a CSV file as `search/transfer/networks` reads it.
+        device: one of its devices.
+        out: where the file is written with all latencies of the device.
+
+    Raises:
+        ConfigError: the file has no such device.
+        DataError: it cannot be read, or says too little.
+        ChanasError: `out` cannot be written.
+    """
+    from chanas.search.transfer import networks
+
+    found = networks.predict_networks(networks.read_networks(file), device)
+    found.save(out)
+    return found

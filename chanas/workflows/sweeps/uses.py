@@ -37,6 +37,7 @@ USES = {
     "lut check": Use(DEVICE, ("printed.median_ratio", "printed.num_within")),
     "lut compare": Use(HOST, ("printed.blocks.geometric_mean", "printed.architectures.kendall_tau")),
     "lut fill": Use(DEVICE, _TABLE),
+    "lut predict": Use(HOST, ("printed.predicted_error",)),
     "lut show": Use(HOST, ("printed.num_rows",)),
     "predict": Use(HOST),
     "prescheduler": Use(DEVICE, _TABLE),

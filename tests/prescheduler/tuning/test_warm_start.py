@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 
 from chanas.compiler.backends import BACKENDS, schedule_space
-from chanas.compiler.space import Point, ScheduleSpace
+from chanas.compiler.space import Coordinate, Point, ScheduleSpace
 from chanas.core.effort import DEFAULT_SEARCH, Effort, Search
 from chanas.core.latency import LatencyLUT, LUTHeader
 from chanas.core.target import HardwareTarget, tvm_version
@@ -342,6 +342,18 @@ def test_the_best_of_the_other_device_are_tried_first() -> None:
     assert batch[0] == prior.points[0][0]
     assert len(set(batch)) == len(batch) == DEFAULT_SEARCH.num_initial
     assert all(SPACE.contains(p) for p in batch)
+
+
+def test_in_a_space_too_large_to_be_listed_the_best_of_the_other_device_are_tried_first_too() -> None:
+    large = dataclasses.replace(
+        SPACE, coordinates=(*SPACE.coordinates, Coordinate.choice("auto_unroll", *range(1 << 18)))
+    )
+    assert not large.is_listed
+    own = prior_of(SPACE)
+    prior = dataclasses.replace(own, points=tuple(((*point, 7),) for (point,) in own.points))
+    batch = tuner_with(prior, large).ask(4)
+    assert batch[:2] == [prior.points[0][0], prior.points[1][0]]
+    assert all(large.contains(point) for point in batch)
 
 
 def test_the_first_set_is_the_same_in_steps_as_at_once() -> None:

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from chanas.core.genome import FloatArray
-from chanas.search.transfer.columns import choice_columns, codes, column_features, names_of_rows, quantities, slots_of
+from chanas.search.transfer.columns import (
+    as_numbers,
+    choice_columns,
+    column_features,
+    names_of_rows,
+    quantities,
+    slots_of,
+)
 
 OPS = ("none", "skip", "conv1", "conv3", "pool")
 
@@ -30,6 +37,15 @@ def explained(x: FloatArray, y: FloatArray) -> float:
     return 1.0 - float(np.var(y[~taught] - found) / np.var(y[~taught]))
 
 
+def test_numbers_are_read() -> None:
+    np.testing.assert_array_equal(as_numbers(["1", "2.5", "-3e2"]), [1.0, 2.5, -300.0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cells", [["1", ""], ["1", "nan"], ["1", "inf"], ["1", "x"], ["True", "False"]])
+def test_words_and_what_is_not_finite_are_no_numbers(cells: list[str]) -> None:
+    assert as_numbers(cells) is None
+
+
 def test_a_cell_may_be_a_list_that_ends_early() -> None:
     slots = slots_of({"ks": ["3 5 7", "3", "5 5"], "r": ["128", "160", "128"]})
     assert [slot.tolist() for slot in slots] == [["3", "3", "5"], ["5", "", "5"], ["7", "", ""], ["128", "160", "128"]]
@@ -48,7 +64,6 @@ def test_a_number_of_many_values_is_a_quantity_and_one_of_few_a_choice(rng: np.r
     columns = {"pixels": [str(n) for n in pixels], "depth": [str(n) for n in depths]}
     assert quantities(columns).shape == (200, 1)
     assert choice_columns(columns).shape == (200, 3)
-    assert codes(columns).shape == (200, 2)
     x = column_features(columns)
     size = quantities(columns)[:, 0]
     deep = np.array(columns["depth"]) == "4"

@@ -179,3 +179,11 @@ def test_measurements_that_do_not_fit_are_refused(world: World, indices: list[in
 def test_known_devices_that_do_not_fit_are_refused(features: FloatArray, log_latencies: FloatArray) -> None:
     with pytest.raises(LUTError):
         fit_known(features, log_latencies)
+
+
+def test_few_networks_keep_what_was_measured_of_them(rng: np.random.Generator) -> None:
+    features, latencies = rng.random((80, 30)), rng.random((80, 3))
+    known = fit_known(features, latencies)
+    np.testing.assert_array_equal(known.log_latencies, latencies)
+    many = fit_known(np.vstack([features, features]), np.vstack([latencies, latencies]))
+    assert not np.allclose(many.log_latencies[:80], latencies)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import Point
 from chanas.core.effort import Effort
+from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
-from chanas.errors import ConfigError, ScheduleError
+from chanas.errors import ConfigError, ScheduleError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.operators.keys import workload_of_key
+from chanas.prescheduler.records.store import RecordStore
+from chanas.testing.spaces import smooth
 from chanas.workflows.models.one_operator import (
     OperatorTuning,
     parse_schedule,
@@ -22,6 +29,7 @@ from chanas.workflows.models.one_operator import (
 )
 
 KEY = "pool-4px-32x32-k1s1-none-float32"
+POINTWISE = "pointwise-14px-96x192-k1s1-relu-float32"
 EFFORT = Effort(trials=4, tuner="random", early_stopping="no", warm_start="no")
 
 
@@ -82,6 +90,68 @@ def test_a_simulation_needs_no_device_and_writes_nothing(tuned: tuple[RunDirecto
     assert sorted(r.point for r in simulated.records) == sorted(r.point for r in found.records)
     assert simulated.to_json()["simulated"] is True
     assert run.records.read_bytes() == before
+
+
+def another_processor() -> HardwareTarget:
+    return dataclasses.replace(load_target("cpu"), fingerprint="0123456789ab", device="Another processor")
+
+
+def stored(root: Path, target: HardwareTarget, key: str, points: Sequence[Point]) -> RunDirectory:
+    """A run with made-up records of an operator."""
+    run = RunDirectory(root)
+    with contextlib.closing(RecordStore(run.records, target)) as store:
+        store.add(key, [smooth(point) for point in points])
+    return run
+
+
+@pytest.mark.parametrize("tuner", ["gp", "forest", "ga", "random"])
+def test_a_simulation_begins_with_what_was_best_on_another_device(tmp_path: Path, tuner: str) -> None:
+    space = schedule_space(workload_of_key(POINTWISE), load_target("cpu"))
+    points = space.sample(40, np.random.default_rng(0))
+    run = stored(tmp_path / "run", load_target("cpu"), POINTWISE, points[10:])
+    theirs = stored(tmp_path / "theirs", another_processor(), POINTWISE, points)
+    effort = dataclasses.replace(EFFORT, tuner=tuner, warm_start=str(theirs.root))
+    found = simulate_operator(POINTWISE, effort=effort, run=run)
+    best = min((smooth(point) for point in points[10:]), key=lambda record: record.seconds or 0.0)
+    assert best.point in [record.point for record in found.records]
+    assert "Another processor" in found.warm_start
+    assert found.warm_start.endswith(": 40 records")
+    assert f"warm start {found.warm_start}" in list(found.lines())
+    assert found.to_json()["warm_start"] == found.warm_start
+
+
+def test_a_tuning_begins_with_what_was_best_on_another_device(tmp_path: Path) -> None:
+    points = schedule_space(workload_of_key(KEY), load_target("cpu")).points
+    theirs = stored(tmp_path / "theirs", another_processor(), KEY, points)
+    best = min((smooth(point) for point in points), key=lambda record: record.seconds or 0.0)
+    effort = dataclasses.replace(EFFORT, trials=1, warm_start=str(theirs.root))
+    found = tune_operator(KEY, effort=effort, run=RunDirectory(tmp_path / "run"), progress=False)
+    assert [record.point for record in found.records] == [best.point]
+    assert "Another processor" in found.warm_start
+
+
+def test_a_device_that_has_nothing_of_the_operator_is_refused(
+    tuned: tuple[RunDirectory, OperatorTuning], tmp_path: Path
+) -> None:
+    run, found = tuned
+    points = schedule_space(workload_of_key(POINTWISE), load_target("cpu")).points[:3]
+    theirs = stored(tmp_path, another_processor(), POINTWISE, points)
+    effort = dataclasses.replace(EFFORT, warm_start=str(theirs.root))
+    for simulate_or_tune in (simulate_operator, tune_operator):
+        with pytest.raises(StageOrderError, match=f"^expected records of {KEY} in .* got none by .*Another processor"):
+            simulate_or_tune(KEY, effort=effort, run=run)
+    assert len(found.records) == 4
+
+
+def test_a_simulation_has_the_knobs_of_the_file(tmp_path: Path) -> None:
+    points = schedule_space(workload_of_key(POINTWISE), load_target("cpu")).points[:6]
+    run = stored(tmp_path / "run", load_target("cpu"), POINTWISE, [*points, *((*point, 64) for point in points)])
+    knobs = tmp_path / "knobs.yaml"
+    knobs.write_text("all: {auto_unroll: [0, 64]}\n")
+    effort = dataclasses.replace(EFFORT, trials=99)
+    assert len(simulate_operator(POINTWISE, effort=effort, run=run).records) == 6
+    whole = simulate_operator(POINTWISE, effort=dataclasses.replace(effort, knobs=str(knobs)), run=run)
+    assert sorted(record.point[-1] for record in whole.records) == [0] * 6 + [64] * 6
 
 
 def test_what_cannot_be_is_refused(tuned: tuple[RunDirectory, OperatorTuning], tmp_path: Path) -> None:

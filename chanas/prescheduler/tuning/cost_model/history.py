@@ -41,6 +41,10 @@ class Prior:
     target: HardwareTarget
     trust: SourceTrust = field(default_factory=SourceTrust, compare=False)
 
+    def best(self, num: int) -> list[Point]:
+        """A point of each of the fastest records."""
+        return [points[0] for points in self.points[:num]]
+
 
 class CostModel(Protocol):
     """Predicts log seconds of schedule points of one family of operators from the history of all its workloads."""
