@@ -64,6 +64,7 @@ class OperatorEntry:
     seconds  of one call, alone, with cold weights
     taken_from  operator whose schedule it took over without a trial; the seconds are a guess then
     workload    `Workload.to_json`; None in older folders
+    lanes    of its channel blocks, where they are not those of the target's vectors
     """
 
     key: str
@@ -72,6 +73,7 @@ class OperatorEntry:
     seconds: float
     taken_from: str = ""
     workload: dict[str, Any] | None = None
+    lanes: int | None = None
 
 
 @dataclass(frozen=True)

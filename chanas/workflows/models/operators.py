@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -141,13 +141,18 @@ def _table(rows: Sequence[OperatorRow], whole_s: float) -> Iterator[str]:
 
 def _scheduled(network: TunedNetwork) -> dict[str, _Kernel]:
     """Operators by the functions of the module that compute them, which are numbered as they are met first."""
-    entries = {(e["key"], tuple(e["point"])): e for e in network.document["operators"]}
+    entries = {_place(e): e for e in network.document["operators"]}
     return {
         f"tuned{number}": _Kernel(
             key.split("-")[0], key, None if entry.get("workload") is None else Workload.from_json(entry["workload"])
         )
-        for number, ((key, _), entry) in enumerate(entries.items())
+        for number, ((key, *_), entry) in enumerate(entries.items())
     }
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], int | None]:
+    """An operator's key, schedule and layout: what has a function of its own."""
+    return entry["key"], tuple(entry["point"]), entry.get("lanes")
 
 
 def _check_counts(network: TunedNetwork, called: Sequence[str]) -> None:
@@ -155,9 +160,9 @@ def _check_counts(network: TunedNetwork, called: Sequence[str]) -> None:
     Raises:
         CheckpointError: operators are called more or less often than the document says.
     """
-    counts: dict[tuple[str, tuple[int, ...]], int] = {}
+    counts: dict[tuple[str, tuple[int, ...], int | None], int] = {}
     for entry in network.document["operators"]:
-        place = entry["key"], tuple(entry["point"])
+        place = _place(entry)
         counts[place] = counts.get(place, 0) + entry["count"]
     found = {name: called.count(name) for name in called if _TUNED.match(name)}
     if found != {f"tuned{number}": count for number, count in enumerate(counts.values())}:
