@@ -31,6 +31,7 @@ SCRIPTS = (
     "evolution_speed",
     "host_costs",
     "job_scheduler",
+    "layouts",
     "lut_adapt",
     "lut_build",
     "lut_error",
