@@ -5,15 +5,18 @@
 
 Networks of torchvision, random weights, one thread. The operators of each are tuned in every layout (channel blocks of
 as many lanes), copies between layouts are timed, and the joint choice is proven optimal (`chanas tune --layouts`). Then
-the network is built in each single layout and by the joint choice, and all of these are timed in one run, each in a
-process of its own, one round of each after the other.
+the network is built in each single layout, by the joint choice, and once more in the device's own layout with as many
+trials as all layouts had together. All of these are timed in one run, each in a process of its own, one round of each
+after the other.
 
 Figures: for each network the latency of the best single layout over that of the joint choice (`NAME_joint_gain`, above
 1 where the choice pays), their geometric mean and the least, the same from the sums of operators and copies that the
-choice goes by, and the longest time that a proof took: of these networks, and of large ones whose operators have
-seconds at random (`LARGE`). For information, by family of operators and layout: seconds over those in the device's own
-layout, geometric mean, and the share of operators that are fastest there; what the fastest layout of each operator
-would save if copies were free, and what the choice saves. Where the joint choice gains nothing, these say why.
+choice goes by, the gain over the own layout with as many trials (`NAME_gain_at_equal_trials`: what is left when a
+layout more is not also more trials), and the longest time that a proof took: of these networks, and of large ones whose
+operators have seconds at random (`LARGE`). For information, by family of operators and layout: seconds over those in
+the device's own layout, geometric mean, and the share of operators that are fastest there; what the fastest layout of
+each operator would save if copies were free, and what the choice saves. Where the joint choice gains nothing, these say
+why.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 NETWORKS = ("mobilenet_v2", "mobilenet_v3_small", "resnet18", "squeezenet1_1", "shufflenet_v2_x1_0")
 LARGE = ("resnet152", "densenet201", "inception_v3", "efficientnet_b4", "mobilenet_v3_large", "googlenet")
 QUICK_NETWORK, QUICK_PIXELS = "squeezenet1_1", 64
-LAYOUTS, JOINT = "8,16,32", "joint"
+LAYOUTS, JOINT, EQUAL = "8,16,32", "joint", "equal trials"
 ROUNDS, MIN_ROUND_S = 41, 0.03
 # What is no slower than this, as a share of the best single layout's latency, is within the noise of whole networks.
 LEAST_GAIN, MOST_SOLVE_S = 0.97, 1.0
@@ -63,14 +66,18 @@ def measure(name: str, options: argparse.Namespace, run: Path) -> dict[str, Any]
     tuned = load(name, options.quick).tune(effort=effort, run=RunDirectory(run))
     search = tuned.layouts
     assert search is not None
+    more = dataclasses.replace(effort, layouts=None, trials=options.trials * len(search.singles))
     made = {**{str(lanes): single for lanes, single in sorted(search.singles.items())}, JOINT: search.joint}
+    once_more = load(name, options.quick).tune(effort=more, run=RunDirectory(run))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chanas-bench-")))
         inputs = folder / "inputs.npz"
         np.savez(inputs, *tuned.loaded.opened.random_inputs())
-        calls = {}
         for way, laid_out in made.items():
             save(tuned, laid_out, folder / way)
+        once_more.build().save(folder / EQUAL)
+        calls = {}
+        for way in (*made, EQUAL):
             contender = Contender("tuned network", 1, inputs=str(inputs), folder=str(folder / way))
             calls[way] = (stack.enter_context(contender), 0)
         timings = time_in_turns(calls, 5 if options.quick else ROUNDS, 0.01 if options.quick else MIN_ROUND_S)
@@ -86,12 +93,13 @@ def save(tuned: TunedModel, laid_out: LaidOut, folder: Path) -> None:
 
 
 def row_of(search: LayoutSearch, timings: Mapping[str, Timing]) -> dict[str, Any]:
-    best_s = min(timing.median_s for way, timing in timings.items() if way != JOINT)
+    best_s = min(timing.median_s for way, timing in timings.items() if way not in (JOINT, EQUAL))
     return {
         "own": search.own,
         "latency_s": {way: timing.median_s for way, timing in timings.items()},
         "spread": {way: timing.spread for way, timing in timings.items()},
         "gain": best_s / timings[JOINT].median_s,
+        "gain_at_equal_trials": timings[EQUAL].median_s / timings[JOINT].median_s,
         "gain_of_sums": min(single.seconds for single in search.singles.values()) / search.joint.seconds,
         **search.to_json(),
     }
@@ -151,8 +159,10 @@ def solve_seconds(name: str, layouts: Sequence[int]) -> dict[str, Any]:
 
 def print_row(row: Mapping[str, Any]) -> None:
     latencies = "  ".join(f"{way} {1e3 * s:.3f}" for way, s in row["latency_s"].items())
-    print(f"{row['network']:22s} {latencies} ms; gain {row['gain']:.3f} (of sums {row['gain_of_sums']:.3f}), ", end="")
-    print(f"{row['changes']} changes, proven in {row['solve_s']:.3f} s")
+    gains = ", ".join(f"{row[of]:.3f}" for of in ("gain", "gain_of_sums", "gain_at_equal_trials"))
+    print(f"{row['network']:22s} {latencies} ms")
+    print(f"    gain {gains} (measured, of sums, at equal trials), {row['changes']} changes, ", end="")
+    print(f"proven in {row['solve_s']:.3f} s")
     for family, found in row["families"].items():
         cells = "  ".join(
             f"{lanes}: {f['ratio']:.2f}x of own, fastest of {f['fastest']:.0%} of {f['operators']:.0f}"
@@ -165,6 +175,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]], proofs: Sequence[Mapping[str, 
     gains = [row["gain"] for row in rows]
     solve_s = [row["solve_s"] for row in (*rows, *proofs)]
     found = {f"{row['network']}_joint_gain": Figure(row["gain"]) for row in rows}
+    found |= {f"{row['network']}_gain_at_equal_trials": Figure(row["gain_at_equal_trials"]) for row in rows}
     for family in sorted({family for row in rows for family in row["families"]}):
         ratios: dict[str, list[float]] = {}
         for row in rows:
@@ -173,6 +184,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]], proofs: Sequence[Mapping[str, 
         found |= {f"{family}_{lanes}_over_own": Figure(geometric_mean(r)) for lanes, r in ratios.items()}
     return found | {
         "joint_gain": Figure(geometric_mean(gains)),
+        "gain_at_equal_trials": Figure(geometric_mean([row["gain_at_equal_trials"] for row in rows])),
         "least_joint_gain": Figure(min(gains), LEAST_GAIN),
         "joint_gain_of_sums": Figure(geometric_mean([row["gain_of_sums"] for row in rows])),
         "saved_without_copies": Figure(statistics.fmean(row["copies"]["saved_without_copies"] for row in rows)),

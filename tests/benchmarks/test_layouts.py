@@ -16,7 +16,7 @@ def layouts(load: Any) -> ModuleType:
 
 def row(network: str, gain: float, saved: float, ratio: float) -> dict[str, Any]:
     families = {"pointwise": {"16": {"ratio": 1.0}, "8": {"ratio": ratio}}}
-    facts = {"families": families, "copies": {"saved_without_copies": saved}}
+    facts = {"families": families, "copies": {"saved_without_copies": saved}, "gain_at_equal_trials": gain / 1.1}
     return {"network": network, "gain": gain, "gain_of_sums": 1.0 + saved / 2, "solve_s": 0.1, **facts}
 
 
@@ -25,6 +25,7 @@ def test_gains_are_of_all_networks_and_the_longest_proof_counts(layouts: ModuleT
     figures = layouts.figures_of(rows, [{"solve_s": 1.5}])
     assert figures["a_joint_gain"].value == 1.21
     assert figures["joint_gain"].value == pytest.approx(1.1)
+    assert figures["gain_at_equal_trials"].value == pytest.approx(1.0)
     assert figures["least_joint_gain"].value == 1.0
     assert figures["least_joint_gain"].met
     assert figures["saved_without_copies"].value == pytest.approx(0.2)
