@@ -101,7 +101,7 @@ def row_of(search: LayoutSearch, timings: Mapping[str, Timing]) -> dict[str, Any
         "gain": best_s / timings[JOINT].median_s,
         "gain_at_equal_trials": timings[EQUAL].median_s / timings[JOINT].median_s,
         "gain_of_sums": min(single.seconds for single in search.singles.values()) / search.joint.seconds,
-        **search.to_json(),
+        **search.to_json(search.joint.program),
     }
 
 

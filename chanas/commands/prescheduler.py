@@ -244,7 +244,7 @@ def tune(
             "operators": None if why_none else [row.to_json() for row in by_cost(places)],
         }
         if built.tuned.layouts is not None:
-            facts["layouts"] = built.tuned.layouts.to_json()
+            facts["layouts"] = built.tuned.layouts.to_json(built.tuned.program)
         typer.echo(json.dumps(facts))
         return
     _say_tuned(built, saved, places)
@@ -344,7 +344,7 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )
     if tuned.layouts is not None:
-        typer.echo("layouts    " + "\n           ".join(tuned.layouts.lines()))
+        typer.echo("layouts    " + "\n           ".join(tuned.layouts.lines(tuned.program)))
     if built.remark:
         typer.echo(f"warning    {built.remark}")
     if tuned.tuned.warm_start:

@@ -537,7 +537,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             for key, count in counts.items()  # in the order in which they are met first, as the module numbers them
             for c in [choices[key]]
         ],
-        **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json()}),
+        **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json(tuned.program)}),
         "others": dict(Counter(o.name for o in tuned.program.others)),
         "measured": {
             "latency_s": proof.seconds,

@@ -63,8 +63,13 @@ class LayoutSearch:
     def best_single(self) -> int:
         return min(self.singles, key=lambda lanes: self.singles[lanes].seconds)
 
-    def lines(self) -> Iterator[str]:
-        """The choice for people, and the proof that none is better."""
+    def is_joint(self, program: Program) -> bool:
+        """True of a network whose operators are in the layouts of the joint choice."""
+        return [o.key for o in program.tuned] == [o.key for o in self.joint.program.tuned]
+
+    def lines(self, program: Program) -> Iterator[str]:
+        """The choice for people, the proof that none is better, and whether the network that is kept, `program`, has
+        it."""
         singles = ", ".join(f"{lanes}: {format_latency(s.seconds)}" for lanes, s in sorted(self.singles.items()))
         yield (
             f"{format_latency(self.joint.seconds)} of operators and {self.joint.num_changes} changes of layout, by the "
@@ -75,15 +80,18 @@ class LayoutSearch:
             f"optimal: no choice takes less than {format_latency(proof.bound)} (gap {proof.gap:.1e}; {proof.num_nodes} "
             f"nodes, {proof.num_edges} edges, {proof.solve_s:.2f} s)"
         )
+        if not self.is_joint(program):
+            yield "the network in one layout is kept: as a whole it is the faster one"
         for lanes, why in self.left_out.items():
             yield f"blocks of {lanes} are left out: {why}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, program: Program) -> dict[str, Any]:
         """The same as JSON; seconds in s."""
         finite = {lanes: s.seconds for lanes, s in self.singles.items() if math.isfinite(s.seconds)}
         return {
             "single_s": {str(lanes): seconds for lanes, seconds in sorted(finite.items())},
             "joint_s": self.joint.seconds,
+            "joint_is_kept": self.is_joint(program),
             "changes": self.joint.num_changes,
             "bound_s": self.proof.bound,
             "nodes": self.proof.num_nodes,

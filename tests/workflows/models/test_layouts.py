@@ -76,7 +76,7 @@ def test_the_joint_choice_takes_no_more_measured_time_than_any_single_layout(tun
     assert search.singles[OWN].num_changes == 0
     assert math.isfinite(search.singles[OTHER].seconds)
     assert search.proof.gap < 1e-6
-    said = "\n".join(search.lines())
+    said = "\n".join(search.lines(search.joint.program))
     assert "optimal: no choice takes less than" in said
     assert f"{OTHER}: " in said
 
@@ -95,6 +95,7 @@ def test_a_network_in_mixed_layouts_is_right_and_says_which_they_are(in_the_othe
     document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
     assert {entry.get("lanes", OWN) for entry in document["operators"]} == {OWN, OTHER}
     assert document["layouts"]["changes"] > 0
+    assert document["layouts"]["joint_is_kept"]
     assert set(document["layouts"]["single_s"]) == {str(OWN), str(OTHER)}
     network, opened = Model.open(folder), in_the_other.loaded.opened
     inputs = opened.random_inputs(seed=3)
@@ -112,6 +113,7 @@ def test_the_faster_of_the_joint_choice_and_one_layout_is_kept(in_the_other: Tun
     assert {o.value.lanes for o in kept.tuned.program.tuned} <= {OWN, OTHER}
     assert kept.tuned.program is instant.tuned.program
     assert kept.tuned.layouts is in_the_other.layouts
+    assert "the network in one layout is kept" in "\n".join(kept.tuned.layouts.lines(kept.tuned.program))
 
 
 def test_without_layouts_nothing_is_said_of_them(place: Path, source: Path, tmp_path: Path) -> None:
