@@ -11,7 +11,7 @@ def default_module(program: Any, target: Any) -> Any:
     from chanas.compiler.cpu.module import program_module
     from chanas.prescheduler.ideas import ranked_points
 
-    chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
+    chosen = {o.key: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
     return program_module(program, chosen, target)
 
 

@@ -78,7 +78,7 @@ def save_untuned(source: Path | str, folder: Path, num_threads: int = 1, choice:
 
     loaded, host = Model.load(source), load_target("cpu", num_threads)
     program = lower(loaded.graph, host)
-    taken = {o.choices: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
+    taken = {o.key: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
     choices = {key: ChosenOperator(w, tuple(ranked_points(w, host, 1)[0]), 1e-6) for key, w in reversed(taken.items())}
     usage, reference = Usage("cpu", num_threads), reference_of(loaded.opened, loaded.graph)
     tuned = TunedModel(loaded, usage, host, program, TunedOperators(choices), 0, loaded.watch, reference)

@@ -307,7 +307,7 @@ def networks() -> Digests:
         exported = torch.export.export(torchvision.models.get_model(name).eval(), (torch.zeros(1, 3, 224, 224),))
         opened = opened_program(name, exported, {})
         program = lower(simplify(read_graph(opened.proto, opened.inputs)), target)
-        chosen = {o.choices: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
+        chosen = {o.key: (o.choices[0], ranked_points(o.choices[0], target, 1)[0]) for o in program.tuned}
         made = program_module(program, chosen, target)
         text = re.sub(r"elem_offset\w*", "elem_offset", made.module.script())  # which TVM numbers in any order
         yield f"network {name}", digest((text, [(p.shape, p.tobytes()) for p in made.parameters]))

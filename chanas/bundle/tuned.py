@@ -67,6 +67,7 @@ class OperatorEntry:
     trials, failed  points that were tried of it, and those of them that do not work; None in older folders
     mean_gflops, best_gflops  of its trials: the mean of those that work, and the fastest; alone, with cold weights
     share_of_peak  of the fastest; None where the peak is not known: of devices elsewhere
+    lanes    of its channel blocks, where they are not those of the target's vectors
     """
 
     key: str
@@ -75,6 +76,7 @@ class OperatorEntry:
     seconds: float
     taken_from: str = ""
     workload: dict[str, Any] | None = None
+    lanes: int | None = None
     trials: int | None = None
     failed: int | None = None
     mean_gflops: float | None = None

@@ -61,6 +61,13 @@ EarlyStopping = Annotated[
 Preset = Annotated[
     str | None, typer.Option("--effort", help="none (schedules that are known or likely), quick (8 trials), or full.")
 ]
+Layouts = Annotated[
+    str | None,
+    typer.Option(
+        help="Channels of a block that operators may be tuned in besides the device's own: 8,16,32. The best layout of "
+        "each is chosen over the whole network."
+    ),
+]
 Knobs = Annotated[
     Path | None,
     typer.Option(

@@ -20,6 +20,7 @@ from chanas.commands.options import (
     EarlyStopping,
     Key,
     Knobs,
+    Layouts,
     PictureOptions,
     Preset,
     Pretrained,
@@ -167,6 +168,7 @@ def tune(
     config: Config = None,
     show_config: ShowConfig = False,
     tune_share: TuneShare = 1.0,
+    layouts: Layouts = None,
     no_tuning: Annotated[
         bool, typer.Option("--no-tuning", help="Fail where an operator has no record yet, instead of tuning it.")
     ] = False,
@@ -194,6 +196,8 @@ def tune(
         if model is not None:
             raise ConfigError(f"expected a network or --operator, got {model} and --operator {operator}")
         effort = effort_of(context, NetworkEffort)
+        if effort.layouts is not None:
+            raise ConfigError("--layouts goes with a network; an operator alone has no neighbours")
         usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
         _tune_operator(operator, usage, effort, run, schedule, simulate, as_json)
         return
@@ -242,6 +246,8 @@ def tune(
             "operators": [row.to_json() for row in rows],
             "operators_timed": "alone" if why_none else "in place",
         }
+        if built.tuned.layouts is not None:
+            facts["layouts"] = built.tuned.layouts.to_json(built.tuned.program)
         typer.echo(json.dumps(facts))
         return
     _say_tuned(built, saved, places)
@@ -340,6 +346,8 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
         f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )
+    if tuned.layouts is not None:
+        typer.echo("layouts    " + "\n           ".join(tuned.layouts.lines(tuned.program)))
     if built.remark:
         typer.echo(f"warning    {built.remark}")
     if tuned.tuned.warm_start:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.program import LayoutChange
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import fold_operators, pack_block, packed_parameters, split_tensors
 from chanas.operators.epilogues import Epilogue, leaky_slope
-from chanas.operators.layout import PLAIN, Layout, input_layout, layout_of
+from chanas.operators.layout import PLAIN, Blocks, Layout, input_layout, layout_of
 from chanas.operators.precision import FLOAT32, Array, Precision, Stored, precision_of
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
@@ -187,6 +188,13 @@ def operator_case(
     arguments += [layout.pack(extra, workload.input_precision) for extra in extras if extra is not None]
     expected = layout.expected(workload, tensors.out)
     return ReferenceCase(tuple(arguments), weights, expected, precision.operator_tolerance)
+
+
+def change_case(change: LayoutChange) -> ReferenceCase:
+    """The case of a map copied to another layout: of a copy nothing is rounded."""
+    rng = np.random.default_rng(case_seed(change.key))
+    values = rng.standard_normal((change.images, change.channels, change.pixels), dtype=np.float32)
+    return ReferenceCase((Blocks(change.before).pack(values),), (), Blocks(change.after).pack(values), tolerance=0.0)
 
 
 def block_case(block: BlockConfig, target: HardwareTarget) -> ReferenceCase:

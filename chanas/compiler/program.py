@@ -1,7 +1,8 @@
 """A network as a program: tuned operators with what is fused into them, and all others beside them.
 
 A value is plain, as the framework has it, or blocked, [N · B, M, l], as tuned operators read and write it: N images one
-after the other, B channel blocks of l lanes, M pixels. Channels are the second axis of maps [N, C, H, W] and the last
+after the other, B channel blocks of l lanes, M pixels. A tuned operator reads and writes blocks of as many lanes as its
+value has; all others those of the device's vectors. Channels are the second axis of maps [N, C, H, W] and the last
 one of rows [N, T, C] or [T, C], which are one image of N · T pixels.
 A number of rows that can't be cut into equal tiles (197) has a few more in memory. Lanes beyond the channels and rows
 beyond the last hold any numbers: nothing reads them.
@@ -30,11 +31,16 @@ _TILE_ROWS = range(6, 15)
 
 @dataclass(frozen=True)
 class Value:
-    """The result of an operation: its shape in the framework, its type, and its form in memory."""
+    """The result of an operation: its shape in the framework, its type, and the lanes of its channel blocks in memory;
+    0 where it is plain."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    blocked: bool = False
+    lanes: int = 0
+
+    @property
+    def blocked(self) -> bool:
+        return self.lanes > 0
 
     @property
     def channel_axis(self) -> int:
@@ -60,15 +66,38 @@ class Value:
         """Rows of channels of a blocked value: those of a map, or tokens and what fills up their last tile."""
         return self.pixels if len(self.shape) == 4 else tiled_rows(self.pixels)
 
-    def blocks(self, lanes: int) -> int:
+    @property
+    def blocks(self) -> int:
         """Channel blocks of each image of a blocked value."""
-        return num_blocks(self.channels, lanes)
+        return num_blocks(self.channels, self.lanes)
 
-    def memory_shape(self, lanes: int) -> tuple[int, ...]:
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
         """Its shape in memory."""
         if not self.blocked:
             return self.shape
-        return Blocks(lanes).shape(self.channels, self.pixels_in_memory, self.images)
+        return Blocks(self.lanes).shape(self.channels, self.pixels_in_memory, self.images)
+
+    def change(self, before: int, after: int) -> LayoutChange:
+        """Its copy from blocks of some lanes to blocks of others."""
+        return LayoutChange(self.channels, self.pixels_in_memory, self.images, before, after)
+
+
+@dataclass(frozen=True)
+class LayoutChange:
+    """A copy of a blocked value, from blocks of `before` lanes to blocks of `after`."""
+
+    channels: int
+    pixels: int
+    images: int
+    before: int
+    after: int
+
+    @property
+    def key(self) -> str:
+        """Name in records: `layout-16to8-128c-49px`."""
+        images = "" if self.images == 1 else f"-b{self.images}"
+        return f"layout-{self.before}to{self.after}-{self.channels}c-{self.pixels}px{images}"
 
 
 def tiled_rows(rows: int) -> int:
@@ -76,6 +105,10 @@ def tiled_rows(rows: int) -> int:
     while rows > _TILE_ROWS[-1] and not any(rows % tile == 0 for tile in _TILE_ROWS):
         rows += 1
     return rows
+
+
+Key = tuple[tuple[Workload, ...], int]
+"""Operators that compute the same, and the lanes of the channel blocks that they read and write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +130,10 @@ class TunedOperation:
     @property
     def reads(self) -> tuple[int, ...]:
         return self.step.reads
+
+    @property
+    def key(self) -> Key:
+        return self.choices, self.value.lanes
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +206,7 @@ class PartOf:
 class Program:
     """Operations in an order in which they can run. Values are numbered: inputs first, then one for each operation.
 
+    lanes   of the channel blocks of all values but those of tuned operators in another layout
     names   of values as the network that was read calls them, of those that have one
     parts   of values that lie in the memory of others, where
     """
@@ -195,7 +233,7 @@ class Program:
         for block, own in zip(blocks, points, strict=True):
             last = block_workloads(block, target.dtype)[-1]
             shape = (1, last.out_channels, last.output_size, last.output_size)
-            value = Value(shape, last.output_storage, blocked=True)
+            value = Value(shape, last.output_storage, target.vector_lanes)
             current = made.add(TunedBlock(block, tuple(tuple(point) for point in own), (current,), value))
         made.outputs = (current,)
         return made
@@ -221,9 +259,22 @@ class Program:
     def others(self) -> list[OtherOperation]:
         return [o for o in self.operations if isinstance(o, OtherOperation)]
 
+    def tuned_in(self, lanes: int) -> list[TunedOperation]:
+        """The tuned operators whose channel blocks have these lanes."""
+        return [o for o in self.tuned if o.value.lanes == lanes]
+
+    def tuned_numbers(self) -> dict[int, TunedOperation]:
+        """The tuned operators by the numbers of their values."""
+        return {n: o for n, o in enumerate(self.operations, len(self.inputs)) if isinstance(o, TunedOperation)}
+
     def workloads(self) -> list[Workload]:
         """The distinct operators to tune, all choices among them."""
-        return list(dict.fromkeys(w for o in self.tuned for w in o.choices))
+        return workloads_of(self.tuned)
+
+
+def workloads_of(operations: Sequence[TunedOperation]) -> list[Workload]:
+    """The distinct operators among these, all choices among them."""
+    return list(dict.fromkeys(w for o in operations for w in o.choices))
 
 
 def packed_constant(value: Array, lanes: int, images: int = 1) -> Array:

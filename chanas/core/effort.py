@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from chanas.core.target import LAYOUTS
 from chanas.errors import ConfigError, unknown_name
 
 MIN_NETWORKS = 6
@@ -220,9 +221,12 @@ class NetworkEffort(Effort):
     trials   schedule points per operator on average, kept ones included; null: 32; 0: nothing is tuned, schedules are
              those of the records, of the warm start, or likely ones
     minutes  the time that opening, tuning, building and comparing take together; without `trials` it is the only limit
+    layouts  channels of a block that operators' maps may be in, such as 8,16,32: each operator is tuned in each of
+             them; null: the device's own, as many as its vectors have lanes, which are always among them
     """
 
     minutes: float | None = None
+    layouts: int | str | None = None
 
     default_trials: ClassVar[int] = 32
     least_trials: ClassVar[int] = 0
@@ -231,6 +235,14 @@ class NetworkEffort(Effort):
         super().__post_init__()
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ConfigError(f"expected a number of minutes above 0, got {self.minutes:g}")
+        for name in () if self.layouts is None else str(self.layouts).split(","):
+            if name.strip() not in map(str, LAYOUTS):
+                raise ConfigError(unknown_name("layout", name.strip(), map(str, LAYOUTS)))
+
+    @property
+    def all_layouts(self) -> tuple[int, ...]:
+        """Channels of a block of each named layout, in order."""
+        return () if self.layouts is None else tuple(sorted({int(name) for name in str(self.layouts).split(",")}))
 
     @property
     def num_trials(self) -> int:

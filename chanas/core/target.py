@@ -21,7 +21,11 @@ from chanas.errors import TargetError, unknown_name
 
 LOCAL_TARGETS = ("cpu", "cuda")
 """Targets that are detected on this machine; other targets are descriptions (`chanas.devices.target_files`)."""
+LAYOUTS = (4, 8, 16, 32)
+"""Channels of a block that maps may be in on processors."""
 _FIRST_TF32 = 80
+# Fewer registers than these hold no tile of sums that hides the latency of multiply-adds.
+_LEAST_REGISTERS = 8
 # Fields that a target's JSON does not name where they are what they usually are.
 _OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch")
 # Flags by which processors of one model are told apart: what schedules may depend on.
@@ -230,6 +234,27 @@ def gpu_in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
     if dtype == "f32":
         return target
     return dataclasses.replace(target, name=str(TargetName(target.name, dtype=dtype)), dtype=GPU_DTYPES[dtype])
+
+
+def in_blocks(target: HardwareTarget, lanes: int) -> HardwareTarget:
+    """A processor whose kernels read and write maps in blocks of `lanes` channels, as if its vectors had that many:
+    longer ones take several registers each. Its fingerprint is not the device's, so that records are kept apart.
+
+    Raises:
+        TargetError: there are no such blocks, or too few registers for them.
+    """
+    if lanes == target.vector_lanes:
+        return target
+    num_registers = target.num_vector_registers * target.vector_lanes // max(lanes, target.vector_lanes)
+    known = [n for n in LAYOUTS if target.num_vector_registers * target.vector_lanes >= _LEAST_REGISTERS * n]
+    if target.gpu is not None or lanes not in known:
+        raise TargetError(unknown_name(f"layout of {target.device}", str(lanes), map(str, known)))
+    return dataclasses.replace(
+        target,
+        vector_lanes=lanes,
+        num_vector_registers=num_registers,
+        fingerprint=fingerprint({"device": target.fingerprint, "lanes": lanes}),
+    )
 
 
 def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:

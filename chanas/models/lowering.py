@@ -41,16 +41,16 @@ def with_outputs(program: Program, numbers: Sequence[int]) -> Program:
     made = dataclasses.replace(program, operations=list(program.operations))
     forms = [program.value(n) for n in numbers]
     made.outputs = tuple(
-        made.add(_in_form(n, form, False)) if form.blocked else n for n, form in zip(numbers, forms, strict=True)
+        made.add(_in_form(n, form, 0)) if form.blocked else n for n, form in zip(numbers, forms, strict=True)
     )
     return made
 
 
-def _in_form(number: int, value: Value, blocked: bool) -> OtherOperation:
-    """The change of a value to channel blocks, or from them."""
-    other = Value(value.shape, value.dtype, blocked)
-    emit: Emit = functools.partial(others.pack if blocked else others.unpack, value=other)
-    return OtherOperation("to channel blocks" if blocked else "from channel blocks", (number,), other, emit, True)
+def _in_form(number: int, value: Value, lanes: int) -> OtherOperation:
+    """The change of a value to channel blocks of these lanes, or of one in blocks to a plain one (0)."""
+    other = dataclasses.replace(value, lanes=lanes)
+    emit: Emit = functools.partial(others.pack, value=other) if lanes else functools.partial(others.unpack, value=value)
+    return OtherOperation("to channel blocks" if lanes else "from channel blocks", (number,), other, emit, True)
 
 
 def lower(graph: Graph, target: HardwareTarget) -> Program:
@@ -118,7 +118,8 @@ class _Lowering:
         if value.blocked == blocked:
             return number
         if (number, blocked) not in self._changed:
-            self._changed[number, blocked] = self.made.add(_in_form(number, value, blocked))
+            form = _in_form(number, value, self.lanes if blocked else 0)
+            self._changed[number, blocked] = self.made.add(form)
         return self._changed[number, blocked]
 
     def _is_blocked(self, read: Read) -> bool:
@@ -154,7 +155,7 @@ class _Lowering:
     def _gathered(self, channels: tuple[tuple[int, int], ...], shape: tuple[int, ...]) -> int:
         """A map of channels from other values: one of these if it is the same."""
         sources = tuple(dict.fromkeys(number for number, _ in channels))
-        value = Value(shape, "float32", True)
+        value = Value(shape, "float32", self.lanes)
         if channels == tuple((sources[0], c) for c in range(self.made.value(sources[0]).channels)):
             return sources[0]
         places = tuple((sources.index(number), c) for number, c in channels)
@@ -209,12 +210,12 @@ class _Lowering:
         ]
         end = self.graph.nodes[chain.end - len(self.graph.inputs)]
         step = Step(choices[0], (source, *extras))
-        return TunedOperation(step, Value(end.shape, "float32", True), tuple(choices), weight, bias)
+        return TunedOperation(step, Value(end.shape, "float32", self.lanes), tuple(choices), weight, bias)
 
     def _by_channel(self, constant: Constant, images: int) -> int:
         """The value of numbers by channel, of each image."""
         packed = packed_constant(constant.value, self.lanes, images)
-        return self._constant(packed, Value((images, constant.value.size, 1, 1), blocked=True))
+        return self._constant(packed, Value((images, constant.value.size, 1, 1), lanes=self.lanes))
 
     def _constant(self, numbers: Array, value: Value) -> int:
         return self.made.add(OtherOperation("constant", (numbers,), value, lambda _b, xs, _l: xs[0], True))
@@ -282,8 +283,8 @@ class _Lowering:
                 form = self.form(before)
                 if form.channels % self.lanes == 0 and form.channels * form.pixels == weight.shape[1]:
                     order = np.arange(weight.shape[1]).reshape(-1, self.lanes, form.pixels).transpose(0, 2, 1).ravel()
-                    flat = Value((1, weight.shape[1]), "float32", True)
-                    emit = functools.partial(others.reshape, shape=flat.memory_shape(self.lanes))
+                    flat = Value((1, weight.shape[1]), "float32", self.lanes)
+                    emit = functools.partial(others.reshape, shape=flat.memory_shape)
                     operation = OtherOperation("reshape", (self.blocked(before),), flat, emit, True)
                     return self.made.add(operation), np.ascontiguousarray(weight[:, order])
         return self.blocked(read), weight
@@ -307,7 +308,7 @@ class _Lowering:
             for i, r in enumerate(node.reads)
         ]
         emit = functools.partial(emit_attention, heads=node.attributes["heads"], parallel=self.target.num_threads > 1)
-        return OtherOperation("attention", tuple(reads), Value(node.shape, "float32", True), emit)
+        return OtherOperation("attention", tuple(reads), Value(node.shape, "float32", self.lanes), emit)
 
     def _mean(self, node: Node) -> TunedOperation | None:
         """A mean over all pixels of a map."""
@@ -320,13 +321,13 @@ class _Lowering:
         read = node.reads[0]
         assert not isinstance(read, Constant)
         step = Step(choices[0], (self.blocked(read),))
-        return TunedOperation(step, Value((images, channels, 1, 1), "float32", True), tuple(choices))
+        return TunedOperation(step, Value((images, channels, 1, 1), "float32", self.lanes), tuple(choices))
 
     def _blocked_operation(self, node: Node) -> OtherOperation | None:
         """An operation on channel blocks, if there is one for the node and its values are there."""
         if not any(self._is_blocked(r) for r in node.reads) or node.dtype not in _BLOCKED_TYPES:
             return None
-        value = Value(node.shape, node.dtype, True)
+        value = Value(node.shape, node.dtype, self.lanes)
         for rule in (self._same, self._elementwise, self._window, self._repeat, self._layer_norm):
             found = rule(node, value)
             if found is not None:
@@ -346,7 +347,7 @@ class _Lowering:
         is_pixel = before.pixels == value.pixels == 1 and value.channels == before.channels
         if not (is_pixel and before.images == value.images) and not keeps_rows(node, before.shape):
             return None
-        emit = functools.partial(others.reshape, shape=value.memory_shape(self.lanes))
+        emit = functools.partial(others.reshape, shape=value.memory_shape)
         return OtherOperation("reshape", (self._source(node),), value, emit, True)
 
     def _elementwise(self, node: Node, value: Value) -> OtherOperation | None:

@@ -12,21 +12,22 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from chanas.compiler.cpu.changes import changing
 from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
-from chanas.compiler.program import Value
+from chanas.compiler.program import LayoutChange, Value
 from chanas.errors import ModelError, describe
 from chanas.models.definitions import define, normal
 from chanas.models.graph import Node
 from chanas.models.loops import IN_ORDER
-from chanas.operators.layout import num_blocks
+from chanas.operators.layout import Blocks, num_blocks
 
 
-def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
-    """A plain value in channel blocks."""
+def pack(builder: Any, reads: Sequence[Any], _lanes: int, *, value: Value) -> Any:
+    """A plain value in the channel blocks of `value`."""
+    lanes, blocks = value.lanes, value.blocks
     (x,), images, channels, pixels = reads, value.images, value.channels, value.pixels
     by_channel, rows_in_memory = len(value.shape) == 4, value.pixels_in_memory
     rows = builder.emit(relax.op.reshape(x, (images * channels, pixels) if by_channel else (pixels, channels)))
-    blocks = num_blocks(channels, lanes)
 
     def compute(source: Any) -> Any:
         def element(b: Any, m: Any, v: Any) -> Any:
@@ -37,15 +38,15 @@ def pack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any
                 return inside
             return tirx.if_then_else(c < channels, inside, tirx.const(0, value.dtype))
 
-        return te.compute(value.memory_shape(lanes), element, name="packed")
+        return te.compute(value.memory_shape, element, name="packed")
 
     return builder.emit_te(compute, rows, primfunc_name_hint="pack")
 
 
-def unpack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> Any:
-    """A value in channel blocks as the framework has it."""
+def unpack(builder: Any, reads: Sequence[Any], _lanes: int, *, value: Value) -> Any:
+    """`value`, which is in channel blocks, as the framework has it."""
     images, channels, pixels, by_channel = value.images, value.channels, value.pixels, len(value.shape) == 4
-    blocks = num_blocks(channels, lanes)
+    lanes, blocks = value.lanes, value.blocks
 
     def compute(source: Any) -> Any:
         if by_channel:
@@ -55,6 +56,15 @@ def unpack(builder: Any, reads: Sequence[Any], lanes: int, *, value: Value) -> A
 
     flat = builder.emit_te(compute, reads[0], primfunc_name_hint="unpack")
     return builder.emit(relax.op.reshape(flat, value.shape))
+
+
+def change_layout(builder: Any, reads: Sequence[Any], _lanes: int, *, change: LayoutChange, parallel: bool) -> Any:
+    """A value in channel blocks of other lanes."""
+    function = changing(change, parallel).without_attr("global_symbol")
+    marked = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", OPAQUE)
+    shape = Blocks(change.after).shape(change.channels, change.pixels, change.images)
+    result = relax.TensorType(shape, "float32")
+    return builder.emit(relax.call_tir(builder.add_func(marked, "layout_change"), [reads[0]], result))
 
 
 def reshape(builder: Any, reads: Sequence[Any], lanes: int, *, shape: tuple[int, ...]) -> Any:
@@ -105,7 +115,7 @@ def gather_channels(
             pixel = tirx.For(m, 0, pixels, kind, tirx.SeqStmt(found) if len(found) > 1 else found[0])
             return tirx.For(image, 0, images, tirx.ForKind.SERIAL, pixel)
 
-        return te.extern(value.memory_shape(lanes), list(values), body, name="channels", dtype="float32")
+        return te.extern(value.memory_shape, list(values), body, name="channels", dtype="float32")
 
     done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
     return builder.emit_te(compute, *reads, primfunc_name_hint="channels", primfunc_attrs=done)

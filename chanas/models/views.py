@@ -46,7 +46,7 @@ def _neighbours(channels: Channels, program: Program) -> PartOf | None:
     whole, begin = places[0]
     if begin % program.lanes or places != [(whole, begin + i) for i in range(len(places))]:
         return None
-    return PartOf(whole, Part(begin // program.lanes, program.value(whole).blocks(program.lanes)))
+    return PartOf(whole, Part(begin // program.lanes, program.value(whole).blocks))
 
 
 def _place(source: int, channel: int, program: Program) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from chanas.compiler.program import Program
+from chanas.compiler.program import Key, Program, TunedOperation, workloads_of
 from chanas.compiler.space import Point
 from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
@@ -57,7 +57,7 @@ class ChosenOperator:
     taken_from: str = ""
 
 
-Choices = Mapping[tuple[Workload, ...], ChosenOperator]
+Choices = Mapping[Key, ChosenOperator]
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,14 @@ class TunedOperators:
     num_stopped: int = 0
     drift: str = ""
     warm_start: str = ""
-    tried: Mapping[Workload, TrialSummary] = field(default_factory=dict)
+    tried: Mapping[Key, TrialSummary] = field(default_factory=dict)
 
 
-def trials_of(choices: Choices, target: HardwareTarget, store: RecordStore) -> dict[Workload, TrialSummary]:
-    """Trials of the chosen operators, kept ones included. Those of others that compute the same are not counted."""
-    chosen = [choice.workload for choice in choices.values()]
-    return {w: TrialSummary.of(w, legal_records(w, target, store)) for w in chosen}
+def trials_of(choices: Choices, target: HardwareTarget, store: RecordStore) -> dict[Key, TrialSummary]:
+    """Trials of the chosen operators in the target's layout, kept ones included. Those of others that compute the same
+    are not counted."""
+    chosen = {key: choice.workload for key, choice in choices.items() if key[1] == target.vector_lanes}
+    return {key: TrialSummary.of(w, legal_records(w, target, store)) for key, w in chosen.items()}
 
 
 def first_choices(
@@ -89,8 +90,8 @@ def first_choices(
 ) -> Choices:
     """Schedules to begin with: the best of those that were measured before; where there are none those of `warm_start`,
     and else the default."""
-    records = {w: best_records(w, target, store) for w in program.workloads()}
-    return with_defaults(program, target, choose(program, records), warm_start)
+    records = _records(program, target, store)
+    return with_defaults(program, target, choose(program, target, records), warm_start)
 
 
 def require_records(program: Program, target: HardwareTarget, store: RecordStore) -> None:
@@ -99,10 +100,11 @@ def require_records(program: Program, target: HardwareTarget, store: RecordStore
     Raises:
         ConfigError: of so many no schedule that works is known; names the first.
     """
-    known = choose(program, {w: best_records(w, target, store) for w in program.workloads()})
-    missing = list(dict.fromkeys(o.choices for o in program.tuned if o.choices not in known))
+    known = choose(program, target, _records(program, target, store))
+    every = dict.fromkeys(o.key for o in program.tuned_in(target.vector_lanes))
+    missing = [choices for choices, lanes in every if (choices, lanes) not in known]
     if missing:
-        num, all_ = len(missing), len({o.choices for o in program.tuned})
+        num, all_ = len(missing), len(every)
         raise ConfigError(
             f"{num} of {all_} operators have no schedule among the records {store.path} (the first: "
             f"{missing[0][0].key}); leave out --no-tuning, or name the run that has them"
@@ -117,16 +119,16 @@ def with_defaults(
     default schedule: its seconds are guessed from the others'."""
     if warm_start is not None and warm_start.source.has_points_of(target):
         for find in (warm_start.ideas, warm_start.similar_ideas):
-            left = {w for o in program.tuned if o.choices not in choices for w in o.choices}
-            choices = {**choose(program, {}, {w: idea for w in left for idea in find(w)}), **choices}
+            left = {w for o in program.tuned_in(target.vector_lanes) if o.key not in choices for w in o.choices}
+            choices = {**choose(program, target, {}, {w: idea for w in left for idea in find(w)}), **choices}
     measured = [(c.seconds, c.workload.num_flops) for c in choices.values()]
     per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
     defaults = {}
-    for operation in program.tuned:
-        if operation.choices not in choices and operation.choices not in defaults:
+    for operation in program.tuned_in(target.vector_lanes):
+        if operation.key not in choices and operation.key not in defaults:
             workload = operation.choices[0]
             [point] = ranked_points(workload, target, 1)
-            defaults[operation.choices] = ChosenOperator(workload, point, per_flop * workload.num_flops, DEFAULT)
+            defaults[operation.key] = ChosenOperator(workload, point, per_flop * workload.num_flops, DEFAULT)
     return {**choices, **defaults}
 
 
@@ -162,8 +164,9 @@ def tune_program(
     deadline_s: float = math.inf,
     keep_best: Callable[[Choices], object] | None = None,
 ) -> TunedOperators:
-    """Tune the operators of a program, most where most of its time goes; every kept record is reused. An operator for
-    which there was no time, or of which no schedule that was tried works, has that of `warm_start` or its default one.
+    """Tune the operators of a program that are in the layout of the session's target, most where most of its time goes;
+    every kept record is reused. An operator for which there was no time, or of which no schedule that was tried works,
+    has that of `warm_start` or its default one.
 
     Args:
         warm_start: what the tuning begins with (`open_prior`).
@@ -173,7 +176,9 @@ def tune_program(
     Raises:
         MeasureError: families of operators do not work on the device.
     """
-    store, target, workloads = session.store, session.target, program.workloads()
+    store, target = session.store, session.target
+    operations = program.tuned_in(target.vector_lanes)
+    workloads = workloads_of(operations)
     before = store.count()
     left_s = max(0.0, deadline_s - time.monotonic())
     settle_s = min(_SETTLE_S * len(workloads), _SETTLE_SHARE * left_s)
@@ -186,9 +191,9 @@ def tune_program(
     )
     if left_s:
         session.require_families(workloads, effort)
-    groups, counts = [o.choices for o in program.tuned], _counts(program, workloads)
+    groups, counts = [o.choices for o in operations], _counts(operations, workloads)
     found = tune_share(jobs, workloads, counts, effort.tune_share, groups, session.progress)
-    choices = with_defaults(program, target, choose(program, found.records, found.taken), warm_start)
+    choices = with_defaults(program, target, choose(program, target, found.records, found.taken), warm_start)
     after = store.count()
     used = "" if warm_start is None else warm_start.describe(store.warm_starts([w.key for w in workloads]))
     stopped = sum(jobs.is_stopped(w) for w in workloads)
@@ -230,11 +235,18 @@ def check_provable(program: Program) -> None:
         )
 
 
-def _counts(program: Program, workloads: Sequence[Workload]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """float64[1, W]: occurrences of each operator in the program; those that compute the same count as often each."""
+def _records(program: Program, target: HardwareTarget, store: RecordStore) -> dict[Workload, list[TuningRecord]]:
+    """Valid records of each operator in the target's layout, best first."""
+    return {w: best_records(w, target, store) for w in workloads_of(program.tuned_in(target.vector_lanes))}
+
+
+def _counts(
+    operations: Sequence[TunedOperation], workloads: Sequence[Workload]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """float64[1, W]: occurrences of each operator; those that compute the same count as often each."""
     column = {w: i for i, w in enumerate(workloads)}
     counts = np.zeros((1, len(workloads)))
-    for operation in program.tuned:
+    for operation in operations:
         for workload in operation.choices:
             counts[0, column[workload]] += 1.0
     return counts
@@ -242,13 +254,14 @@ def _counts(program: Program, workloads: Sequence[Workload]) -> np.ndarray[tuple
 
 def choose(
     program: Program,
+    target: HardwareTarget,
     records: Mapping[Workload, Sequence[TuningRecord]],
     taken: Mapping[Workload, Idea] = MappingProxyType({}),
 ) -> Choices:
-    """The fastest of the operators that compute the same, for those of which any works; what was measured goes before
-    what was taken over."""
-    chosen: dict[tuple[Workload, ...], ChosenOperator] = {}
-    for operation in program.tuned:
+    """The fastest of the operators that compute the same in the target's layout, for those of which any works; what was
+    measured goes before what was taken over."""
+    chosen: dict[Key, ChosenOperator] = {}
+    for operation in program.tuned_in(target.vector_lanes):
         best = [
             ChosenOperator(workload, found[0].point, found[0].again_s or found[0].seconds or math.inf)
             for workload in operation.choices
@@ -260,13 +273,12 @@ def choose(
             if (idea := taken.get(workload))
         ]
         if best:
-            chosen[operation.choices] = min(best, key=lambda c: c.seconds)
+            chosen[operation.key] = min(best, key=lambda c: c.seconds)
     return chosen
 
 
 def activation_bytes(program: Program) -> int:
     """Peak bytes of values that are needed at one time, without what an operator keeps for itself."""
-    lanes = program.lanes
     last: dict[int, int] = dict.fromkeys(program.outputs, len(program.operations))
     for i, operation in enumerate(program.operations):
         for read in operation.reads:
@@ -277,7 +289,7 @@ def activation_bytes(program: Program) -> int:
     peak = 0
     for i, operation in enumerate(program.operations):
         value = operation.value
-        live[first + i] = math.prod(value.memory_shape(lanes)) * np.dtype(value.dtype).itemsize
+        live[first + i] = math.prod(value.memory_shape) * np.dtype(value.dtype).itemsize
         peak = max(peak, sum(live.values()))
         live = {v: size for v, size in live.items() if last.get(v, -1) > i}
     return peak
@@ -285,5 +297,5 @@ def activation_bytes(program: Program) -> int:
 
 def share_of_others(choices: Choices, program: Program, seconds: float) -> float:
     """The share of a network's time that its tuned operators, timed alone, do not account for; at least 0."""
-    tuned = math.fsum(choices[o.choices].seconds for o in program.tuned)
+    tuned = math.fsum(choices[o.key].seconds for o in program.tuned)
     return max(0.0, 1.0 - tuned / seconds)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from chanas.core.arch import BlockConfig
 from chanas.core.effort import Effort
 from chanas.core.progress import progress_bar
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, in_blocks
 from chanas.measuring.canary import Canary
 from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.operators.workload import Workload
@@ -42,6 +42,21 @@ class Session:
     def __post_init__(self) -> None:
         self.canary = Canary(self.target, self.scratch, self.store.add_canary)
         self._started, self._start_s = time.time(), time.monotonic()
+
+    @contextlib.contextmanager
+    def in_layout(self, lanes: int) -> Iterator[Session]:
+        """The same device with maps in channel blocks of `lanes`, and records and files of its own.
+
+        Raises:
+            TargetError: it has no such blocks.
+        """
+        target = in_blocks(self.target, lanes)
+        scratch = self.scratch / f"blocks-of-{lanes}"
+        scratch.mkdir(exist_ok=True)
+        with contextlib.closing(RecordStore(self.store.path, target)) as store:
+            made = replace(self, target=target, store=store, scratch=scratch)
+            made.canary = self.canary  # the machine's speed is the same
+            yield made
 
     def require_families(self, workloads: Sequence[Workload], effort: Effort) -> None:
         """Check one operator of each family that there are trials left of.

@@ -32,6 +32,7 @@ SCRIPTS = (
     "evolution_speed",
     "host_costs",
     "job_scheduler",
+    "layouts",
     "lut_adapt",
     "lut_build",
     "lut_error",

@@ -27,11 +27,11 @@ def searched(dtype: str) -> Program:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_values_of_a_searched_network_are_what_its_operators_read_and_write(dtype: str) -> None:
     made, before = searched(dtype), 0
-    assert made.inputs[0].memory_shape(16) == input_shape(block_workloads(BLOCKS[0], dtype)[0], Blocks(16))
+    assert made.inputs[0].memory_shape == input_shape(block_workloads(BLOCKS[0], dtype)[0], Blocks(16))
     for number, block in enumerate(BLOCKS, 1):
         last = block_workloads(block, dtype)[-1]
         value = made.value(number)
-        assert (value.memory_shape(16), value.dtype) == (output_shape(last, Blocks(16)), last.output_storage)
+        assert (value.memory_shape, value.dtype) == (output_shape(last, Blocks(16)), last.output_storage)
         assert made.operation(number).reads == (before,)
         before = number
     assert made.outputs == (before,)
@@ -50,14 +50,14 @@ def test_a_searched_networks_module_takes_an_image_and_an_array_for_each_block()
 @pytest.mark.parametrize(("rows", "tiled"), [(1, 1), (14, 14), (17, 18), (196, 196), (197, 198)])
 def test_rows_are_a_few_more_in_memory_where_they_cut_into_no_equal_tiles(rows: int, tiled: int) -> None:
     assert tiled_rows(rows) == tiled
-    assert Value((1, rows, 40), blocked=True).memory_shape(16) == (3, tiled, 16)
+    assert Value((1, rows, 40), lanes=16).memory_shape == (3, tiled, 16)
 
 
 @pytest.mark.parametrize("images", [1, 3])
 def test_maps_of_several_images_lie_one_after_the_other(images: int) -> None:
-    value = Value((images, 40, 5, 7), blocked=True)
-    assert value.memory_shape(16) == (images * 3, 35, 16)
-    assert math.prod(Value((images, 40, 5, 7)).memory_shape(16)) == images * 40 * 35
+    value = Value((images, 40, 5, 7), lanes=16)
+    assert value.memory_shape == (images * 3, 35, 16)
+    assert math.prod(Value((images, 40, 5, 7)).memory_shape) == images * 40 * 35
 
 
 def test_numbers_by_channel_are_packed_for_each_image_and_one_number_stays_one() -> None:

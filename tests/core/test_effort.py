@@ -61,3 +61,15 @@ def test_trials_are_those_that_are_asked_for_or_those_of_what_is_tuned(
     effort: Effort, num_trials: int, first_trials: int
 ) -> None:
     assert (effort.num_trials, effort.first_trials) == (num_trials, first_trials)
+
+
+@pytest.mark.parametrize(("layouts", "expected"), [(None, ()), (8, (8,)), ("32, 8,16,8", (8, 16, 32))])
+def test_layouts_are_numbers_of_channels_in_order(layouts: int | str | None, expected: tuple[int, ...]) -> None:
+    assert NetworkEffort(layouts=layouts).all_layouts == expected
+
+
+@pytest.mark.parametrize("layouts", ["NHWC", "8,", "8,5", 0, ""])
+def test_an_unknown_layout_is_refused_by_name(layouts: int | str) -> None:
+    wrong = str(layouts).split(",")[-1]
+    with pytest.raises(ConfigError, match=f"^unknown layout '{wrong}'; known: 16, 32, 4, 8$"):
+        NetworkEffort(layouts=layouts)

@@ -14,7 +14,15 @@ import pytest
 
 from chanas.core.gpu import GPUFeatures
 from chanas.core.processor import host_processor, parse_cpuinfo
-from chanas.core.target import HardwareTarget, differences, in_batches, processor_dtypes, tvm_version
+from chanas.core.target import (
+    LAYOUTS,
+    HardwareTarget,
+    differences,
+    in_batches,
+    in_blocks,
+    processor_dtypes,
+    tvm_version,
+)
 from chanas.devices.driver import FoundGPU
 from chanas.devices.host import Machine, load_target
 from chanas.devices.target_files import describe_target
@@ -299,3 +307,27 @@ def test_bfloat16_is_offered_where_the_compiler_has_instructions_for_it(name: st
     processor = parse_cpuinfo(CPUINFO[name])
     assert processor_dtypes(processor) == dtypes
     assert ("+avx512bf16" in processor.mattr or processor.mcpu == "sapphirerapids") == ("bf16" in dtypes)
+
+
+def test_a_device_in_another_layout_has_other_vectors_and_a_fingerprint_of_its_own() -> None:
+    device = on_a_machine(INFO["avx512"])
+    layouts = {lanes: in_blocks(device, lanes) for lanes in LAYOUTS}
+    assert layouts[16] is device
+    assert {lanes: (t.vector_lanes, t.num_vector_registers) for lanes, t in layouts.items()} == {
+        4: (4, 32),
+        8: (8, 32),
+        16: (16, 32),
+        32: (32, 16),
+    }
+    assert len({t.fingerprint for t in layouts.values()}) == len(LAYOUTS)
+    assert in_blocks(device, 8) == layouts[8]
+    two = dataclasses.replace(device, fingerprint="0" * 12)
+    assert in_blocks(two, 8).fingerprint != layouts[8].fingerprint
+
+
+def test_blocks_of_more_registers_than_there_are_are_refused_by_name() -> None:
+    device = on_a_machine(INFO["avx2"])
+    assert in_blocks(device, 16).num_vector_registers == 8
+    for target, lanes, known in ((device, 32, "16, 4, 8"), (device, 5, "16, 4, 8")):
+        with pytest.raises(TargetError, match=rf"^unknown layout of Fast Processor '{lanes}'; known: {known}$"):
+            in_blocks(target, lanes)

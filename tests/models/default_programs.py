@@ -11,7 +11,7 @@ from tvm import relax
 
 from chanas.compiler.cpu.module import ProgramModule, program_module
 from chanas.compiler.program import Program
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, in_blocks
 from chanas.models.sources.model import Array
 from chanas.prescheduler.ideas import ranked_points
 
@@ -19,8 +19,9 @@ from chanas.prescheduler.ideas import ranked_points
 def default_module(program: Program, target: HardwareTarget, choice: int = 0) -> ProgramModule:
     """The module of a program with default schedules. Of operators that compute the same it takes the one that `choice`
     says, as far as there are so many."""
-    taken = {o.choices: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
-    return program_module(program, {key: (w, ranked_points(w, target, 1)[0]) for key, w in taken.items()}, target)
+    taken = {o.key: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
+    chosen = {key: (w, ranked_points(w, in_blocks(target, key[1]), 1)[0]) for key, w in taken.items()}
+    return program_module(program, chosen, target)
 
 
 def outputs_of(executable: Any, made: ProgramModule, inputs: Sequence[Array]) -> list[Array]:

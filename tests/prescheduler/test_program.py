@@ -25,14 +25,15 @@ from ..compiler.workbench import SyntheticPool, device
 HERE = device()
 KNOWN, OTHER = Workload("pointwise", 4, 16, 32), Workload("pointwise", 4, 32, 64)
 SLOW, FAST = Workload("blockconv", 8, 32, 32, 3), Workload("winograd", 8, 32, 32, 3)
+KEYS = [(choices, HERE.vector_lanes) for choices in ((KNOWN,), (OTHER,), (SLOW, FAST))]
 
 
 def program() -> Program:
     """Operators that are only looked at, one after the other."""
     made = Program((Value((1, 16, 4, 4)),), HERE.vector_lanes)
-    for choices in ((KNOWN,), (OTHER,), (SLOW, FAST)):
+    for choices, _ in KEYS:
         weight = np.zeros((1, 1, 1, 1), np.float32)
-        value = Value((1, 64, 4, 4), "float32", True)
+        value = Value((1, 64, 4, 4), "float32", HERE.vector_lanes)
         made.add(TunedOperation(Step(choices[0], (0,)), value, choices, weight, weight[0, 0, 0]))
     return made
 
@@ -52,7 +53,7 @@ def choices(tmp_path: Path) -> Choices:
 def test_what_was_measured_is_taken_and_else_the_likeliest_schedule_of_the_first_that_computes_it(
     choices: Choices,
 ) -> None:
-    known, other, conv = (choices[key] for key in ((KNOWN,), (OTHER,), (SLOW, FAST)))
+    known, other, conv = (choices[key] for key in KEYS)
     assert (known.point, known.seconds, known.taken_from) == (ranked_points(KNOWN, HERE, 2)[1], 1e-6, "")
     assert (other.point, other.taken_from) == (ranked_points(OTHER, HERE, 1)[0], DEFAULT)
     assert (conv.workload, conv.taken_from) == (SLOW, DEFAULT)
@@ -61,7 +62,7 @@ def test_what_was_measured_is_taken_and_else_the_likeliest_schedule_of_the_first
 
 def test_without_anything_measured_every_operator_has_a_schedule_and_a_time() -> None:
     found = with_defaults(program(), HERE, {})
-    assert list(found) == [(KNOWN,), (OTHER,), (SLOW, FAST)]
+    assert list(found) == KEYS
     assert all(c.seconds > 0.0 for c in found.values())
 
 
@@ -118,10 +119,8 @@ def rejecting(*rejected: tuple[Workload, Point]) -> SyntheticPool:
 def test_a_likely_schedule_that_does_not_work_gives_way_to_the_next(choices: Choices, tmp_path: Path) -> None:
     first, second, *_ = ranked_points(OTHER, HERE, 3)
     found = working_choices(program(), HERE, choices, rejecting((OTHER, first)), tmp_path)  # type: ignore[arg-type]
-    assert found[(OTHER,)].point == second
-    assert {key: c for key, c in found.items() if key != (OTHER,)} == {
-        k: c for k, c in choices.items() if k != (OTHER,)
-    }
+    assert found[KEYS[1]].point == second
+    assert {key: c for key, c in found.items() if key != KEYS[1]} == {k: c for k, c in choices.items() if k != KEYS[1]}
 
 
 def test_an_operator_without_a_schedule_that_works_is_named(choices: Choices, tmp_path: Path) -> None:

@@ -68,11 +68,11 @@ def take_part(builder: Any, whole: Any, part: Part, blocks: int) -> Any:
     return builder.emit_te(compute, whole, primfunc_name_hint="part")
 
 
-def copying(value: Value, lanes: int, part: Part, parallel: bool) -> Any:
+def copying(value: Value, part: Part, parallel: bool) -> Any:
     """A scheduled function from a map to its place in another one's memory."""
     from tvm import s_tir, te
 
-    rows, pixels, _ = value.memory_shape(lanes)
+    rows, pixels, lanes = value.memory_shape
     x = te.placeholder((rows // value.images, pixels, lanes), name="x")
     copy = te.compute(x.shape, lambda *indices: x[indices], name="copy")
     sch = s_tir.Schedule(te.create_prim_func([x, copy]), error_render_level="none")

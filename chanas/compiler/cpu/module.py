@@ -19,6 +19,7 @@ from chanas.compiler.cpu.blocks import num_block_parameters, schedule_block, sch
 from chanas.compiler.cpu.generic import OPAQUE, schedule_generic
 from chanas.compiler.program import (
     Array,
+    Key,
     MapView,
     Operation,
     OtherOperation,
@@ -30,12 +31,12 @@ from chanas.compiler.program import (
     Value,
 )
 from chanas.compiler.space import Point
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, in_blocks
 from chanas.operators.layout import Blocks, input_shape, output_shape
 from chanas.operators.workload import Workload
 
-Chosen = Mapping[tuple[Workload, ...], tuple[Workload, Point]]
-"""The operator that is taken of some that compute the same, and its schedule."""
+Chosen = Mapping[Key, tuple[Workload, Point]]
+"""The operator that is taken of some that compute the same in a layout, and its schedule."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class _Emission:
         self.builder = relax.BlockBuilder()
         self.values: list[Any] = list(self.inputs)  # None for what lies in the memory of a view
         self.joined: dict[int, Any] = {}  # memory of views as far as it is written, by their values
-        self.numbers: dict[tuple[Workload, Point], int] = {}
+        self.numbers: dict[tuple[Workload, Point, int], int] = {}
         self.functions: dict[tuple[Any, ...], Any] = {}
 
     def module(self) -> ProgramModule:
@@ -106,8 +107,8 @@ class _Emission:
             case TunedOperation(weight=weight, bias=bias):
                 if weight is None or bias is None:
                     return []
-                workload, _ = self.chosen[operation.choices]
-                layout = Blocks(self.lanes)
+                workload, _ = self.chosen[operation.key]
+                layout = Blocks(operation.value.lanes)
                 packed = layout.together(layout.pack_parameters(workload, weight, bias))
                 return [self._parameter(array) for array in packed]
         return [self._parameter(read) for read in operation.reads if not isinstance(read, int)]
@@ -127,7 +128,7 @@ class _Emission:
         if (found := self.values[number]) is not None:
             return found
         at, value = self.program.parts[number], self.program.value(number)
-        return take_part(self.builder, self._memory(at), at.place, value.blocks(self.lanes))
+        return take_part(self.builder, self._memory(at), at.place, value.blocks)
 
     def _memory(self, at: PartOf) -> Any:
         """The expression of the memory that a value lies in, as far as it is written."""
@@ -158,22 +159,22 @@ class _Emission:
         if key not in self.functions:
             function = schedule_block(operation.block, operation.points, self.target)
             self.functions[key] = self._add(function, f"block{len(self.functions)}")
-        result = relax.TensorType(operation.value.memory_shape(self.lanes), operation.value.dtype)
+        result = relax.TensorType(operation.value.memory_shape, operation.value.dtype)
         return self._call(self.functions[key], [*map(self._value, operation.reads), *own], result, None)
 
     def _tuned(self, operation: TunedOperation, own: Sequence[Any], number: int) -> Any:
-        workload, point = self.chosen[operation.choices]
-        reads, parts = self._arguments(operation, workload, len(own))
+        workload, point = self.chosen[operation.key]
+        lanes, (reads, parts) = operation.value.lanes, self._arguments(operation, workload, len(own))
         at = self.program.parts.get(number)
         if at is not None:
             parts[len(reads) + len(own)] = at.place
-        tuned = self.numbers.setdefault((workload, tuple(point)), len(self.numbers))
+        tuned = self.numbers.setdefault((workload, tuple(point), lanes), len(self.numbers))
         key = (tuned, tuple(sorted(parts.items())))
         if key not in self.functions:
-            function = schedule_packed_operator(workload, point, self.target, parts)
+            function = schedule_packed_operator(workload, point, in_blocks(self.target, lanes), parts)
             variant = sum(k[0] == tuned for k in self.functions)
             self.functions[key] = self._add(function, f"tuned{tuned}_{variant}" if variant else f"tuned{tuned}")
-        result = relax.TensorType(output_shape(workload, Blocks(self.lanes)), workload.output_storage)
+        result = relax.TensorType(output_shape(workload, Blocks(lanes)), workload.output_storage)
         return self._call(self.functions[key], [reads[0], *own, *reads[1:]], result, at)
 
     def _arguments(
@@ -184,10 +185,11 @@ class _Emission:
         reads, parts = [], dict[int, Part]()
         for position, read in enumerate(operation.reads):
             at, value = self.program.parts.get(read), self.program.value(read)
-            shape = input_shape(workload, Blocks(self.lanes)) if position == 0 else value.memory_shape(self.lanes)
-            if self.values[read] is None and at is not None and value.memory_shape(self.lanes) == shape:
+            layout = Blocks(operation.value.lanes)
+            shape = input_shape(workload, layout) if position == 0 else value.memory_shape
+            if self.values[read] is None and at is not None and value.memory_shape == shape:
                 reads.append(self._memory(at))
-                if (at.place.first, at.place.blocks) != (0, value.blocks(self.lanes)):
+                if (at.place.first, at.place.blocks) != (0, value.blocks):
                     parts[position + (num_own if position else 0)] = at.place
                 continue
             found = self._value(read)
@@ -199,10 +201,10 @@ class _Emission:
     def _copy(self, found: Any, value: Value, at: PartOf) -> None:
         """Copy a map to its place in the memory of a view."""
         parallel = self.target.num_threads > 1
-        key = (value.memory_shape(self.lanes), value.images, at.place)
+        key = (value.memory_shape, value.images, at.place)
         if key not in self.functions:
-            self.functions[key] = self._add(copying(value, self.lanes, at.place, parallel), "join")
-        self._call(self.functions[key], [found], relax.TensorType(value.memory_shape(self.lanes), value.dtype), at)
+            self.functions[key] = self._add(copying(value, at.place, parallel), "join")
+        self._call(self.functions[key], [found], relax.TensorType(value.memory_shape, value.dtype), at)
 
     def _add(self, function: Any, name: str) -> Any:
         """A scheduled function in the module, which no other is fused with."""
@@ -216,7 +218,7 @@ class _Emission:
         if at is None:
             return self.builder.emit(relax.call_tir(function, [*arguments], result))
         whole, joined = self.program.value(at.whole), self.joined.get(at.whole)
-        type_ = relax.TensorType(whole.memory_shape(self.lanes), whole.dtype)
+        type_ = relax.TensorType(whole.memory_shape, whole.dtype)
         if joined is None:
             call = relax.call_tir(function, [*arguments], type_)
         else:

@@ -112,7 +112,7 @@ class _Search:
     def _described(self, value: int, apart: Difference) -> str:
         """A value by its node, what computes it here, and its difference."""
         node, operation = self.nodes[self.names[value]], self.program.operations[value - len(self.program.inputs)]
-        by = operation.name if not isinstance(operation, TunedOperation) else self.made.chosen[operation.choices][0].key
+        by = operation.name if not isinstance(operation, TunedOperation) else self.made.chosen[operation.key][0].key
         return (
             f"{node.op_type} (node {node.name or self.names[value]}, computed by {by}): "
             f"{apart.error:.2g} of its largest number off, {apart.bound:.2g} allowed"

@@ -101,7 +101,7 @@ class JobPlan(BaseModel, TableEffort, NetworkEffort, extra="forbid", frozen=True
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r} must be of letters, digits, '.', '_' and '-': files are called so")
         of_tables = {"space", "num_classes", "sub_spaces", "calibrate", "dtype", "batch"}
-        of_networks = {"out", "minutes", "shapes"}
+        of_networks = {"out", "minutes", "shapes", "layouts"}
         wrong = self.model_fields_set & (of_networks if self.model is None else of_tables)
         if wrong:
             kind = "a table (no 'model')" if self.model is None else "a network"

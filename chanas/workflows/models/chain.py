@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import math
 import os
 import time
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from chanas import __version__, interrupts
 from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
+from chanas.core.target import in_blocks
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.devices.peak import peak_gflops
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from chanas.models.sources.model import OpenedModel
     from chanas.prescheduler.program import Choices, TunedOperators
     from chanas.prescheduler.session import Session
+    from chanas.workflows.models.layouts import LayoutSearch
 
 DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
 
@@ -185,7 +188,7 @@ class LoadedModel:
         check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
-            _require_cpu_float32(hardware)
+            _check_target(hardware, effort)
             open_prior(effort.warm_start, place, hardware)
             return _plan_lines(self, lower(self.graph, hardware), hardware, effort, folder)
 
@@ -232,13 +235,13 @@ class LoadedModel:
             check_provable,
             first_choices,
             require_records,
-            tune_program,
         )
         from chanas.prescheduler.records.knobs import describe_knobs
         from chanas.prescheduler.records.store import RecordStore
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
+        from chanas.workflows.models.layouts import tune_network
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
@@ -253,8 +256,9 @@ class LoadedModel:
             if not place.records.is_file():
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
-            _require_cpu_float32(hardware)
-            warm_start = open_prior(effort.warm_start, place, hardware)
+            _check_target(hardware, effort)
+            prior = functools.cache(lambda device: open_prior(effort.warm_start, place, device))
+            warm_start = prior(hardware)  # what is wrong with the name shows now
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
                 program = lower(self.graph, hardware)
             check_provable(program)
@@ -282,15 +286,16 @@ class LoadedModel:
                     built_s = best.begin()
                 minutes = math.inf if effort.minutes is None else effort.minutes
                 with watch.step("tune"), interrupts.keeping(best.describe):
-                    tuned = tune_program(
+                    program, tuned, layouts = tune_network(
                         program,
                         session,
                         effort,
-                        warm_start=warm_start,
-                        deadline_s=begin_s + 60.0 * minutes - built_s,
-                        keep_best=best.offer,
+                        prior=prior,
+                        deadline_s=begin_s + 60.0 * minutes - built_s * (1 + 2 * bool(effort.all_layouts)),
+                        offer=best.offer,
                     )
-            return dataclasses.replace(draft, tuned=tuned, watch=watch, best=best.built, told=best.told)
+            made = dataclasses.replace(draft, program=program, tuned=tuned, layouts=layouts, watch=watch)
+            return dataclasses.replace(made, best=best.built, told=best.told)
 
 
 def _plan_lines(
@@ -303,21 +308,26 @@ def _plan_lines(
 
     remark = remark_of(loaded.opened.origin)
     workloads = program.workloads()
-    most = sum(min(effort.num_trials, schedule_space(w, target).num_points) for w in workloads)
+    num_layouts = len({target.vector_lanes, *effort.all_layouts})
+    most = num_layouts * sum(min(effort.num_trials, schedule_space(w, target).num_points) for w in workloads)
     seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
     seconds = min(seconds, TRIAL_S * most)
     return [
         f"plan       {loaded.name}{f' ({remark})' if remark else ''} for target {target.name}: {len(workloads)} "
-        f"operators, at most {most} trials, kept ones included; {format_estimate(seconds)} on two idle cores",
+        f"operators{f' in {num_layouts} layouts' * (num_layouts > 1)}, at most {most} trials, kept ones included; "
+        f"{format_estimate(seconds)} on two idle cores",
         *([] if folder is None else [f"           into {folder}"]),
     ]
 
 
-def _require_cpu_float32(target: HardwareTarget) -> None:
+def _check_target(target: HardwareTarget, effort: NetworkEffort) -> None:
+    """Refuse what has no kernels for finished networks, or not in all layouts that are wanted."""
     if target.gpu is not None or target.dtype != "float32" or target.batch > 1:
         raise TargetError(
             f"finished networks are tuned for processors, in f32 and one input at a time; got target {target.name}"
         )
+    for lanes in effort.all_layouts:
+        in_blocks(target, lanes)
 
 
 @dataclass(frozen=True)
@@ -329,6 +339,7 @@ class TunedModel:
     told       what became of an earlier network in the folder where that was saved
     peak_gflops  of this machine on as many cores (`devices/peak`); None elsewhere
     run, knobs   whose records it was tuned with; the file of knobs, if any, by name and hash
+    layouts    the choice among several layouts, where they were asked for
     """
 
     loaded: LoadedModel
@@ -345,6 +356,7 @@ class TunedModel:
     peak_gflops: float | None = None
     run: RunDirectory | None = None
     knobs: Mapping[str, str] | None = None
+    layouts: LayoutSearch | None = None
 
     def build(self) -> BuiltModel:
         """Compile the whole network, compare its outputs with those of the framework that it comes from, and time it.
@@ -378,9 +390,10 @@ class TunedModel:
         """The network that was built on the way, with the count of all trials."""
         before = best.tuned.tuned
         tuned = dataclasses.replace(self.tuned, choices=before.choices, tried={**before.tried, **self.tuned.tried})
+        kept = dataclasses.replace(self, program=best.tuned.program, tuned=tuned)
         watch = self.watch.copy()
         watch.seconds.update((name, s) for name, s in best.watch.seconds.items() if name not in watch.seconds)
-        return dataclasses.replace(best, tuned=dataclasses.replace(self, tuned=tuned), watch=watch, remark=remark)
+        return dataclasses.replace(best, tuned=kept, watch=watch, remark=remark)
 
     def build_with(self, open_pool: OpenPool | None) -> BuiltModel:
         """Build the network as `build` does, in workers that are there."""
@@ -404,8 +417,9 @@ def _is_faster(one: BuiltModel, other: BuiltModel) -> bool:
     return one.proof.seconds + max(one.proof.spread_s, other.proof.spread_s) < other.proof.seconds
 
 
-def _schedules(model: TunedModel) -> dict[Any, Any]:
-    return {key: (c.workload, tuple(c.point)) for key, c in model.tuned.choices.items()}
+def _schedules(model: TunedModel) -> list[Any]:
+    chosen = [(o.key, model.tuned.choices[o.key]) for o in model.program.tuned]
+    return [(key, c.workload, tuple(c.point)) for key, c in chosen]
 
 
 class _BestSoFar:
@@ -438,17 +452,17 @@ class _BestSoFar:
             self._take(choices)
         return time.monotonic() - start_s
 
-    def offer(self, choices: Choices) -> None:
+    def offer(self, choices: Choices, program: Program) -> None:
         """Build the network with other schedules; it is kept if it is right and faster."""
         with contextlib.suppress(MeasureError):  # schedules that do not work together: the last build tells
-            self._take(choices)
+            self._take(choices, program)
 
-    def _take(self, choices: Choices) -> None:
+    def _take(self, choices: Choices, program: Program | None = None) -> None:
         from chanas.prescheduler.program import trials_of
 
         tried = trials_of(choices, self._draft.target, self._session.store)
-        operators = dataclasses.replace(self._draft.tuned, choices=choices, tried=tried)
-        draft = dataclasses.replace(self._draft, tuned=operators)
+        tuned = dataclasses.replace(self._draft.tuned, choices=choices, tried=tried)
+        draft = dataclasses.replace(self._draft, program=program or self._draft.program, tuned=tuned)
         if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):
             return
         built = draft.build_with(lambda _target: contextlib.nullcontext(self._session.pool))
@@ -527,7 +541,8 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
             {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
             for i, (shape, number) in enumerate(zip(tuned.reference.output_shapes, tuned.program.outputs, strict=True))
         ],
-        "operators": operator_entries(tuned.program, tuned.tuned, peak),
+        "operators": operator_entries(tuned.program, tuned.tuned, tuned.target, peak),
+        **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json(tuned.program)}),
         "others": dict(Counter(o.name for o in tuned.program.others)),
         "measured": {
             "latency_s": proof.seconds,

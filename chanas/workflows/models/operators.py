@@ -174,7 +174,7 @@ def _table(rows: Sequence[OperatorRow], whole_s: float) -> Iterator[str]:
 def _scheduled(network: TunedNetwork) -> dict[str, _Kernel]:
     """Operators by the functions of the module that compute them, which are numbered as they are met first."""
     entries = network.document["operators"]
-    kernels = {(e["key"], tuple(e["point"])): k for k, e in zip(_kernels(network), entries, strict=True)}
+    kernels = {_place(e): k for k, e in zip(_kernels(network), entries, strict=True)}
     return {f"tuned{number}": kernel for number, kernel in enumerate(kernels.values())}
 
 
@@ -186,14 +186,19 @@ def _kernels(network: TunedNetwork) -> Iterator[_Kernel]:
         yield _Kernel(entry["key"].split("-")[0], entry["key"], workload, trials)
 
 
+def _place(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], int | None]:
+    """An operator's key, schedule and layout: what has a function of its own."""
+    return entry["key"], tuple(entry["point"]), entry.get("lanes")
+
+
 def _check_counts(network: TunedNetwork, called: Sequence[str]) -> None:
     """
     Raises:
         CheckpointError: operators are called more or less often than the document says.
     """
-    counts: dict[tuple[str, tuple[int, ...]], int] = {}
+    counts: dict[tuple[str, tuple[int, ...], int | None], int] = {}
     for entry in network.document["operators"]:
-        place = entry["key"], tuple(entry["point"])
+        place = _place(entry)
         counts[place] = counts.get(place, 0) + entry["count"]
     found = {name: called.count(name) for name in called if _TUNED.match(name)}
     if found != {f"tuned{number}": count for number, count in enumerate(counts.values())}:

@@ -60,8 +60,9 @@ def _operators(network: TunedNetwork) -> tuple[list[dict[str, Any]], float | Non
         raise CheckpointError(f"{place} is damaged (expected times above 0); make it again with `chanas tune`")
     by_key: dict[str, dict[str, Any]] = {}  # one may stand there for several that compute the same
     for entry in entries:
-        before = by_key.get(entry["key"])
-        by_key[entry["key"]] = {**entry, "count": entry["count"] + (before["count"] if before else 0)}
+        key = entry["key"] + (f" in blocks of {entry['lanes']}" if "lanes" in entry else "")
+        before = by_key.get(key)
+        by_key[key] = {**entry, "key": key, "count": entry["count"] + (before["count"] if before else 0)}
     operators, rate = sorted(by_key.values(), key=lambda operator: -total_s(operator)), None
     try:
         if operators and all(operator.get("workload") is not None for operator in operators):

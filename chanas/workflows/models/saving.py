@@ -24,6 +24,7 @@ from chanas.files.writing import file_digest, free_name, replacing_folder, write
 if TYPE_CHECKING:
     from chanas.compiler.cpu.module import ProgramModule
     from chanas.compiler.program import Program
+    from chanas.core.target import HardwareTarget
     from chanas.prescheduler.program import TunedOperators
 
 
@@ -104,15 +105,17 @@ def _place_of_earlier(folder: Path, document: Mapping[str, Any]) -> tuple[Path |
     return kept, f"what was in {folder} is another network or for another device, and is kept as {kept}", math.inf
 
 
-def operator_entries(program: Program, tuned: TunedOperators, peak_gflops: float | None) -> list[dict[str, Any]]:
+def operator_entries(
+    program: Program, tuned: TunedOperators, target: HardwareTarget, peak_gflops: float | None
+) -> list[dict[str, Any]]:
     """The operators of `tuned.json`, in the order in which they are met first, as the module numbers them, with the
     trials of each where they are known."""
-    counts = Counter(o.choices for o in program.tuned)
+    counts = Counter(o.key for o in program.tuned)
     entries: list[dict[str, Any]] = []
     rates: list[float] = []  # of the operations that are done
-    for choices, count in counts.items():
-        chosen = tuned.choices[choices]
-        workload, summary = chosen.workload, tuned.tried.get(chosen.workload)
+    for key, count in counts.items():
+        chosen, summary = tuned.choices[key], tuned.tried.get(key)
+        workload, lanes = chosen.workload, key[1]
         entry: dict[str, Any] = {
             "key": workload.key,
             "point": list(chosen.point),
@@ -122,6 +125,8 @@ def operator_entries(program: Program, tuned: TunedOperators, peak_gflops: float
         }
         if chosen.taken_from:
             entry["taken_from"] = chosen.taken_from
+        if lanes != target.vector_lanes:
+            entry["lanes"] = lanes
         if summary is not None:
             entry |= {"trials": summary.num_tried, "failed": summary.num_failed, "share_of_peak": None}
             entry |= {"mean_gflops": summary.mean_gflops, "best_gflops": summary.best_gflops}

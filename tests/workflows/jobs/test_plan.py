@@ -47,7 +47,7 @@ def test_a_job_has_the_effort_that_its_keys_say_and_else_that_of_the_options() -
     common: dict[str, Any] = {"trials": 3, "tune_share": 0.5, "tuner": "random", "warm_start": "runs/x", "seed": 7}
     common |= {"early_stopping": 9, "knobs": "k.yaml", "search": Search(gamma=2.0)}
     of_table: dict[str, Any] = {"sub_spaces": ("r24-w1",), "calibrate": 0}
-    of_network: dict[str, Any] = {"minutes": 2.0}
+    of_network: dict[str, Any] = {"minutes": 2.0, "layouts": "8,16"}
     table, network = parsed(
         *(kind | common | {"search": {"gamma": 2.0}} | own for kind, own in ((TABLE, of_table), (NETWORK, of_network)))
     ).jobs

@@ -1,0 +1,111 @@
+"""Programs whose tuned operators read and write channel blocks of different lanes, with a change of layout wherever
+neighbours differ.
+
+All other operations, and memory that maps are parts of, stay in the device's own layout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+from chanas.compiler.backends import schedule_space
+from chanas.compiler.program import MapView, Operation, OtherOperation, PartOf, Program, TunedBlock, TunedOperation
+from chanas.core.target import HardwareTarget, in_blocks
+from chanas.errors import ScheduleError
+from chanas.models import others
+from chanas.operators.workload import Operator, Workload
+
+_BY_GROUP: dict[str, Operator] = {"groupconv": "blockconv", "blockconv": "groupconv"}
+"""Convolutions of groups: one kernel is for those that fill vectors, the other for those that do not."""
+
+
+def choices_in(program: Program, operation: TunedOperation, target: HardwareTarget) -> tuple[Workload, ...]:
+    """The operators, of those that compute the same, that have schedules in the layout of `target`; none of one that
+    reads numbers by channel, which are packed for the device's own layout."""
+    values = [program.operation(read) for read in operation.reads if read >= len(program.inputs)]
+    if any(not any(isinstance(read, int) for read in o.reads) for o in values):
+        return ()
+    of_groups = [w for w in operation.choices if w.op in _BY_GROUP and w.groups > 1]
+    found = []
+    for workload in (*operation.choices, *(dataclasses.replace(w, op=_BY_GROUP[w.op]) for w in of_groups)):
+        try:
+            schedule_space(workload, target)
+        except ScheduleError:
+            continue
+        found.append(workload)
+    return tuple(found)
+
+
+def in_layouts(program: Program, lanes: Mapping[int, int], target: HardwareTarget) -> Program:
+    """A program with some of its tuned operators in other layouts.
+
+    Args:
+        lanes: of operators, by the numbers of their values; the others stay as they are.
+        target: the device, in its own layout.
+    """
+    return _Changing(program, lanes, target).changed()
+
+
+class _Changing:
+    """A program so far; `became` has the new number of each value, in the layout that it was written in."""
+
+    def __init__(self, program: Program, lanes: Mapping[int, int], target: HardwareTarget) -> None:
+        self.program, self.lanes, self.target = program, lanes, target
+        self.made = Program(program.inputs, program.lanes)
+        self.became = {v: v for v in range(len(program.inputs))}
+        self._changes: dict[tuple[int, int], int] = {}
+
+    def changed(self) -> Program:
+        in_memory = {*self.program.parts, *(at.whole for at in self.program.parts.values())}
+        for number, operation in enumerate(self.program.operations, len(self.program.inputs)):
+            made: Operation
+            match operation:
+                case TunedOperation():
+                    made = self._tuned(operation, self.lanes.get(number, operation.value.lanes))
+                case MapView():
+                    copied = tuple((self._own(read), part) for read, part in operation.copied)
+                    made = dataclasses.replace(operation, reads=tuple(map(self._own, operation.reads)), copied=copied)
+                case TunedBlock():
+                    made = dataclasses.replace(operation, reads=tuple(map(self._own, operation.reads)))
+                case OtherOperation():
+                    reads = tuple(self._own(read) if isinstance(read, int) else read for read in operation.reads)
+                    made = dataclasses.replace(operation, reads=reads)
+            self.became[number] = self.made.add(made)
+            if number in in_memory:
+                self._own(number)  # right behind it, so that its place is written before the map is read
+        self.made.parts |= {
+            self._own(number): PartOf(self._own(at.whole), at.place) for number, at in self.program.parts.items()
+        }
+        self.made.outputs = tuple(self.became[number] for number in self.program.outputs)
+        self.made.names |= {self.became[number]: name for number, name in self.program.names.items()}
+        return self.made
+
+    def _tuned(self, operation: TunedOperation, lanes: int) -> TunedOperation:
+        if lanes == self.program.lanes:
+            choices = operation.choices
+        else:
+            choices = choices_in(self.program, operation, in_blocks(self.target, lanes))
+        reads = tuple(self._in_lanes(read, lanes) for read in operation.reads)
+        step = dataclasses.replace(operation.step, workload=choices[0], reads=reads)
+        value = dataclasses.replace(operation.value, lanes=lanes)
+        return dataclasses.replace(operation, step=step, value=value, choices=choices)
+
+    def _own(self, number: int) -> int:
+        """The new number of a value in the device's own layout."""
+        return self._in_lanes(number, self.program.lanes)
+
+    def _in_lanes(self, number: int, lanes: int) -> int:
+        """The new number of a value in channel blocks of these lanes; one that is plain stays so."""
+        written = self.became[number]
+        value = self.made.value(written)
+        if not value.blocked or value.lanes == lanes:
+            return written
+        if (written, lanes) not in self._changes:
+            change = value.change(value.lanes, lanes)
+            emit = functools.partial(others.change_layout, change=change, parallel=self.target.num_threads > 1)
+            other = dataclasses.replace(value, lanes=lanes)
+            operation = OtherOperation(f"to blocks of {lanes}", (written,), other, emit, True)
+            self._changes[written, lanes] = self.made.add(operation)
+        return self._changes[written, lanes]

@@ -1,0 +1,73 @@
+"""chanas/compiler/cpu/changes.py: maps copied to blocks of other lanes hold the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from chanas.compiler.cases import change_case
+from chanas.compiler.cpu.build import build_function
+from chanas.compiler.cpu.changes import changing
+from chanas.compiler.program import LayoutChange
+from chanas.core.target import LAYOUTS
+from chanas.devices.timing import TimingSettings
+from chanas.measuring.candidates import Candidate
+from chanas.operators.layout import Blocks
+
+from ..workbench import HOST, Workbench
+
+PAIRS = [(a, b) for a in LAYOUTS for b in LAYOUTS if a != b]
+CHANNELS = (3, 8, 24, 40, 64, 100)
+QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
+
+
+def test_every_change_gives_what_numpy_packs(workbench: Workbench) -> None:
+    """Each is compiled and compared in a worker, as before it is timed."""
+    changes = [LayoutChange(channels, 7, 2, *pair) for pair in PAIRS for channels in CHANNELS]
+    candidates = [
+        Candidate(
+            token=number,
+            what=change,
+            target=HOST,
+            library=workbench.path(".so"),
+            case=workbench.save(change_case(change)),
+            settings=QUICK,
+        )
+        for number, change in enumerate(changes)
+    ]
+    assert [o.error for o in workbench.run(candidates)] == [None] * len(changes)
+
+
+def test_a_wrong_copy_is_an_error(workbench: Workbench) -> None:
+    change = LayoutChange(24, 7, 1, 16, 8)
+    case = change_case(change)
+    other = dataclasses.replace(case, expected=case.expected + np.float32(1e-6))
+    candidate = Candidate(
+        token=0, what=change, target=HOST, library=workbench.path(".so"), case=workbench.save(other), settings=QUICK
+    )
+    [outcome] = workbench.run([candidate])
+    assert (outcome.error or "").startswith("wrong result")
+
+
+@pytest.mark.parametrize(("before", "after"), [(16, 8), (8, 32)])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_there_and_back_is_the_same_map(before: int, after: int, parallel: bool, tmp_path: Path) -> None:
+    there = LayoutChange(200, 90, 1, before, after)
+    back = dataclasses.replace(there, before=after, after=before)
+    values = np.random.default_rng(0).standard_normal((1, 200, 90), dtype=np.float32)
+    found = Blocks(before).pack(values)
+    for number, change in enumerate((there, back)):
+        build_function(changing(change, parallel), HOST, tmp_path / f"{number}.so")
+        out = tvm.runtime.tensor(np.full(Blocks(change.after).shape(200, 90), np.nan, np.float32))
+        tvm.runtime.load_module(str(tmp_path / f"{number}.so"))["main"](tvm.runtime.tensor(found), out)
+        found = out.numpy()
+    np.testing.assert_array_equal(found, Blocks(before).pack(values))
+
+
+def test_keys_of_changes_differ() -> None:
+    changes = [LayoutChange(c, m, i, *pair) for c in (8, 16) for m in (1, 49) for i in (1, 2) for pair in PAIRS]
+    assert len({change.key for change in changes}) == len(changes)

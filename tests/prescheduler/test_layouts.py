@@ -1,0 +1,122 @@
+"""chanas/prescheduler/layouts.py: copies between layouts are timed once, and the graph has what programs say."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import numpy as np
+import pytest
+
+from chanas.compiler.program import (
+    LayoutChange,
+    MapView,
+    OtherOperation,
+    Part,
+    PartOf,
+    Program,
+    TunedOperation,
+    Value,
+)
+from chanas.operators.steps import Step
+from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Surroundings
+from chanas.prescheduler.choice import Form
+from chanas.prescheduler.layouts import LayoutGraph, measure_changes, possible_changes
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.session import Session, open_session
+
+from ..compiler.workbench import SyntheticPool, device
+
+HERE = device(16)
+KEPT = LayoutChange(32, 16, 1, 16, 8)
+
+
+def tuned(reads: tuple[int, ...], channels: int = 32) -> TunedOperation:
+    workload = Workload("pointwise", 4, 32, channels)
+    weight = np.zeros((1, 1, 1, 1), np.float32)
+    value = Value((1, channels, 4, 4), "float32", 16)
+    return TunedOperation(Step(workload, reads), value, (workload,), weight, weight[0, 0, 0])
+
+
+def chain(num: int) -> Program:
+    """Operators one after the other, between changes from and to the framework's form."""
+    made = Program((Value((1, 32, 4, 4)),), 16)
+    current = made.add(OtherOperation("to channel blocks", (0,), Value((1, 32, 4, 4), "float32", 16), lambda *_: None))
+    for _ in range(num):
+        current = made.add(tuned((current,)))
+    made.outputs = (made.add(OtherOperation("end", (current,), Value((1, 32, 4, 4)), lambda *_: None)),)
+    return made
+
+
+def opened(store: RecordStore, pool: SyntheticPool) -> AbstractContextManager[Session]:
+    return open_session(store, HERE, Surroundings(0, 1), progress=False, open_pool=lambda _: pool)  # type: ignore[arg-type, return-value]
+
+
+def test_changes_are_timed_once_and_those_that_fail_are_left_out(store: RecordStore) -> None:
+    failing = LayoutChange(32, 49, 1, 16, 8)
+    pool = SyntheticPool(lambda asked: "timeout" if asked.what == failing else 2e-6)
+    with opened(store, pool) as session:
+        found = measure_changes([KEPT, failing], session)
+        num = len(pool.built)
+        again = measure_changes([KEPT, failing], session)
+    assert found == again == {KEPT: pytest.approx(2e-6)}
+    assert len(pool.built) == num
+
+
+def test_records_of_a_layout_are_its_own(store: RecordStore) -> None:
+    workload = Workload("pointwise", 4, 32, 32)
+    store_key = store.device
+    with opened(store, SyntheticPool()) as session:
+        with session.in_layout(8) as other:
+            assert other.target.vector_lanes == 8
+            assert other.store.device != store_key
+            other.store.add(workload.key, [TuningRecord((1, 1), 1e-6)])
+            assert [r.point for r in other.store.load(workload.key)] == [(1, 1)]
+            assert other.canary is session.canary
+            assert other.scratch != session.scratch
+        assert store.load(workload.key) == []
+        with session.in_layout(8) as again:
+            assert len(again.store.load(workload.key)) == 1
+
+
+def graph(program: Program, seconds: dict[int, dict[int, float]], change_s: float) -> LayoutGraph:
+    changes = dict.fromkeys(possible_changes(program, seconds), change_s)
+    return LayoutGraph.of(program, seconds, changes)
+
+
+def test_a_chain_changes_layout_where_that_gains_more_than_it_costs() -> None:
+    program = chain(3)
+    seconds = {n: {16: 5e-6, 8: 2e-6} for n in program.tuned_numbers()}
+    lanes, proof = graph(program, seconds, 4e-6).chosen()
+    assert set(lanes.values()) == {8}
+    assert proof.seconds == pytest.approx(3 * 2e-6 + 2 * 4e-6)
+    lanes, proof = graph(program, seconds, 5e-6).chosen()
+    assert set(lanes.values()) == {16}
+    assert proof.seconds == pytest.approx(3 * 5e-6)
+
+
+def test_singles_have_every_operator_that_can_be_there() -> None:
+    program = chain(3)
+    first, second, third = program.tuned_numbers()
+    seconds = {first: {16: 5e-6, 8: 2e-6}, second: {16: 5e-6}, third: {16: 5e-6, 8: 3e-6}}
+    made = graph(program, seconds, 1e-6)
+    lanes = made.single(8)
+    assert lanes == {first: 8, second: 16, third: 8}
+    assert made.seconds(lanes) == pytest.approx(10e-6 + 4 * 1e-6)
+    assert made.num_changes(lanes) == 4
+    assert made.num_changes(made.single(16)) == 0
+
+
+def test_what_is_written_to_a_part_of_another_map_is_copied_there_too() -> None:
+    program = chain(1)
+    [number] = program.tuned_numbers()
+    view = program.add(MapView((number,), Value((1, 64, 4, 4), "float32", 16), ()))
+    program.parts |= {number: PartOf(view, Part(0, 4))}
+    [into] = [m for m in graph(program, {number: {16: 5e-6, 8: 2e-6}}, 1e-6).maps if m.producer == 0]
+    assert into.changes[Form(8), Form(16)] == pytest.approx(2e-6)
+
+
+def test_each_distinct_change_is_wanted_once() -> None:
+    program = chain(4)
+    seconds = {n: {16: 5e-6, 8: 2e-6} for n in program.tuned_numbers()}
+    assert set(possible_changes(program, seconds)) == {KEPT, LayoutChange(32, 16, 1, 8, 16)}

@@ -1,0 +1,146 @@
+"""workflows/models/layouts.py: a network tuned in several layouts is right, says what it chose, and is never the slower
+one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from networks import save_program
+from torch import nn
+from typer.testing import CliRunner
+
+from chanas.bundle.tuned import DOCUMENT
+from chanas.commands.main import app
+from chanas.core.effort import NetworkEffort
+from chanas.devices.host import load_target
+from chanas.errors import TargetError
+from chanas.prescheduler.layouts import LayoutGraph
+from chanas.workflows.models.chain import Model, TunedModel
+from chanas.workflows.models.operators import operator_places
+
+OWN = load_target("cpu").vector_lanes
+OTHER = 8 if OWN != 8 else 16
+EFFORT = NetworkEffort(trials=1, layouts=f"{OWN},{OTHER}")
+SHAPE = (1, 3, 10, 10)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("layouts")
+
+
+@pytest.fixture(scope="module")
+def source(place: Path) -> Path:
+    torch.manual_seed(0)
+    middle = nn.Conv2d(2 * OWN, 2 * OWN, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * OWN, 40, 1), nn.ReLU()
+    layers = nn.Conv2d(3, 2 * OWN, 3, padding=1), nn.ReLU(), *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return save_program(nn.Sequential(*layers, nn.Linear(40, 5)), [torch.zeros(SHAPE)], place / "net.pt2")
+
+
+@pytest.fixture(scope="module")
+def tuned(place: Path, source: Path) -> TunedModel:
+    return Model.load(source).tune(effort=EFFORT, run=place / "run", progress=False)
+
+
+@pytest.fixture
+def in_the_other(place: Path, source: Path) -> Iterator[TunedModel]:
+    """The same with a choice that has all operators but the first in the other layout."""
+    with pytest.MonkeyPatch.context() as patch:
+        chosen = LayoutGraph.chosen
+
+        def planted(graph: LayoutGraph) -> object:
+            _, proof = chosen(graph)
+            lanes = graph.single(OTHER)
+            return {**lanes, min(lanes): OWN}, proof
+
+        patch.setattr(LayoutGraph, "chosen", planted)
+        made = Model.load(source).tune(effort=EFFORT, run=place / "run", progress=False)
+        yield dataclasses.replace(made, best=None)
+
+
+def test_the_joint_choice_takes_no_more_measured_time_than_any_single_layout(tuned: TunedModel) -> None:
+    search = tuned.layouts
+    assert search is not None
+    assert search.own == OWN
+    assert set(search.singles) == {OWN, OTHER}
+    assert search.left_out == {}
+    assert all(search.joint.seconds <= single.seconds * (1 + 1e-9) for single in search.singles.values())
+    assert search.singles[OWN].num_changes == 0
+    assert math.isfinite(search.singles[OTHER].seconds)
+    assert search.proof.gap < 1e-6
+    said = "\n".join(search.lines(search.joint.program))
+    assert "optimal: no choice takes less than" in said
+    assert f"{OTHER}: " in said
+
+
+def test_records_of_a_layout_are_used_again(tuned: TunedModel, place: Path, source: Path) -> None:
+    again = Model.load(source).tune(effort=EFFORT, run=place / "run", progress=False)
+    assert tuned.tuned.num_new_trials > 0
+    assert again.tuned.num_new_trials == 0
+    assert again.layouts is not None
+    assert tuned.layouts is not None
+    assert again.layouts.operators == tuned.layouts.operators
+
+
+def test_a_network_in_mixed_layouts_is_right_and_says_which_they_are(in_the_other: TunedModel, tmp_path: Path) -> None:
+    folder = in_the_other.build().save(tmp_path / "net").folder
+    document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    assert {entry.get("lanes", OWN) for entry in document["operators"]} == {OWN, OTHER}
+    assert document["layouts"]["changes"] > 0
+    assert document["layouts"]["joint_is_kept"]
+    assert set(document["layouts"]["single_s"]) == {str(OWN), str(OTHER)}
+    network, opened = Model.open(folder), in_the_other.loaded.opened
+    inputs = opened.random_inputs(seed=3)
+    np.testing.assert_allclose(network.run(*inputs)[0], opened.answer(inputs)[0], atol=1e-4)
+    places = operator_places(network)
+    assert any(row.name == "layout_change" for row in places)
+    assert sum(not row.is_unscheduled for row in places) == sum(e["count"] for e in document["operators"])
+
+
+def test_the_faster_of_the_joint_choice_and_one_layout_is_kept(in_the_other: TunedModel, tuned: TunedModel) -> None:
+    assert tuned.best is not None
+    instant = dataclasses.replace(tuned.best, proof=dataclasses.replace(tuned.best.proof, seconds=1e-9, spread_s=0.0))
+    kept = dataclasses.replace(in_the_other, best=instant).build()
+    assert kept.library == tuned.best.library
+    assert {o.value.lanes for o in kept.tuned.program.tuned} <= {OWN, OTHER}
+    assert kept.tuned.program is instant.tuned.program
+    assert kept.tuned.layouts is in_the_other.layouts
+    assert "the network in one layout is kept" in "\n".join(kept.tuned.layouts.lines(kept.tuned.program))
+
+
+def test_without_layouts_nothing_is_said_of_them(place: Path, source: Path, tmp_path: Path) -> None:
+    folder = Model.load(source).tune(trials=1, run=place / "run", progress=False).build().save(tmp_path / "net").folder
+    document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    assert "layouts" not in document
+    assert all("lanes" not in entry for entry in document["operators"])
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_choice_and_its_proof(place: Path, source: Path, tmp_path: Path) -> None:
+    arguments = ["tune", str(source), "--layouts", str(OTHER), "--trials", "1", "--run", str(place / "run")]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "net")])
+    assert done.exit_code == 0, done.output
+    assert "\nlayouts    " in done.stdout
+    assert "nodes, " in done.stdout
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "net"), "--json"])
+    assert json.loads(done.stdout.splitlines()[-1])["layouts"]["joint_s"] > 0
+
+
+def test_a_layout_that_the_device_lacks_is_refused_before_anything_is_tuned(source: Path, tmp_path: Path) -> None:
+    few = dataclasses.replace(load_target("cpu"), vector_lanes=4, num_vector_registers=16)
+    with pytest.raises(TargetError, match=r"unknown layout of .* '32'; known: 4, 8$"):
+        Model.load(source).tune(
+            effort=NetworkEffort(layouts="32"),
+            run=tmp_path,
+            progress=False,
+            hold=lambda _usage: contextlib.nullcontext((few, None)),
+        )
+    assert not (tmp_path / "records.sqlite").exists()
