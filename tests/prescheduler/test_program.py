@@ -80,7 +80,7 @@ def test_records_come_before_what_is_known_elsewhere_and_that_before_similar_and
         found = first_choices(program(), HERE, store, known_elsewhere(KNOWN, SLOW, FAST))
     finally:
         store.close()
-    known, other, conv = (found[key] for key in ((KNOWN,), (OTHER,), (SLOW, FAST)))
+    known, other, conv = (found[key] for key in KEYS)
     assert (known.point, known.taken_from) == (ranked_points(KNOWN, HERE, 1)[0], "")
     assert (conv.workload, conv.point) == (FAST, schedule_space(FAST, HERE).middle)
     assert conv.taken_from == f"{FAST.key} on file.json"
@@ -91,7 +91,7 @@ def test_records_come_before_what_is_known_elsewhere_and_that_before_similar_and
 def test_an_operator_that_is_unknown_everywhere_has_its_likeliest_schedule() -> None:
     found = with_defaults(program(), HERE, {}, known_elsewhere(FAST))
     assert [c.taken_from for c in found.values()] == [f"{FAST.key} on file.json", DEFAULT, DEFAULT]
-    assert [key for key, c in found.items() if c.taken_from == DEFAULT] == [(KNOWN,), (OTHER,)]
+    assert [key for key, c in found.items() if c.taken_from == DEFAULT] == KEYS[:2]
 
 
 def test_schedules_for_other_vectors_are_not_taken_without_a_trial() -> None:
@@ -103,10 +103,11 @@ def test_schedules_for_other_vectors_are_not_taken_without_a_trial() -> None:
 
 def test_a_schedule_from_elsewhere_that_does_not_work_gives_way_to_a_likely_one(tmp_path: Path) -> None:
     first = with_defaults(program(), HERE, {}, known_elsewhere(KNOWN))
-    bad = KNOWN, first[(KNOWN,)].point
+    bad = KNOWN, first[KEYS[0]].point
     found = working_choices(program(), HERE, first, rejecting(bad), tmp_path)  # type: ignore[arg-type]
-    assert (found[(KNOWN,)].point, found[(KNOWN,)].taken_from) == (ranked_points(KNOWN, HERE, 1)[0], DEFAULT)
-    assert {key: c for key, c in found.items() if key != (KNOWN,)} == {k: c for k, c in first.items() if k != (KNOWN,)}
+    known, *others = KEYS
+    assert (found[known].point, found[known].taken_from) == (ranked_points(KNOWN, HERE, 1)[0], DEFAULT)
+    assert [found[key] for key in others] == [first[key] for key in others]
 
 
 def rejecting(*rejected: tuple[Workload, Point]) -> SyntheticPool:

@@ -15,11 +15,10 @@ from chanas.compiler.space import Point, ScheduleSpace
 from chanas.errors import ConfigError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.tuning.cost_model.history import Prior
 from chanas.prescheduler.tuning.tuner import Tuner
 from chanas.prescheduler.tuning.tuners import PLAIN, Tuners, check_tuner, tuner_names
 from chanas.testing import TunerContract
-from chanas.testing.spaces import LARGE, TARGET, sample, smooth
+from chanas.testing.spaces import LARGE, TARGET, smooth
 from chanas.testing.tuners import explore
 
 BEST_S = min(smooth(point).seconds or 0.0 for point in LARGE.points)
@@ -91,14 +90,6 @@ def test_operators_of_a_family_share_what_a_cost_model_learns() -> None:
     explore(tuners.make(LARGE, [], TARGET), num_trials=16)
     knowing, fresh = tuners.make(LARGE, [], TARGET), Tuners("gp").make(LARGE, [], TARGET)
     assert knowing.ask(4) != fresh.ask(4)
-
-
-def test_the_best_points_of_another_device_are_suggested_to_tuners_that_do_not_ask_for_them() -> None:
-    a, b, *others = sample(LARGE, 9)
-    prior = Prior(((a, b), *((point,) for point in others)), np.arange(1.0, 9.0), TARGET)
-    assert Tuners("ga").suggested(prior) == [a, *others[:3]]
-    assert Tuners("gp").suggested(prior) == []
-    assert Tuners("ga").suggested(None) == []
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -95,3 +95,9 @@ def test_each_change_is_counted_and_no_other() -> None:
     assert (known.version, before) == (4, 4)
     known.drop_elsewhere(FAR)
     assert known.version == 5
+
+
+def test_the_best_of_another_device_are_a_point_of_each_of_its_fastest_records() -> None:
+    a, b, c, *_ = POOL.points
+    prior = Prior(((a, b), (c,), (b,)), np.arange(1.0, 4.0), HOST)
+    assert prior.best(2) == [a, c]
