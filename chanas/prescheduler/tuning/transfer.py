@@ -540,17 +540,23 @@ class TransferSearch:
             return 0.0 if self._asked.all() else math.inf
         return float(self._gains(best, self.model.works())[~self._asked].max())
 
-    def _next(self) -> int:
+    def scores(self) -> FloatArray:
+        """float64[N]: which points promise more than others; those that are too likely to fail, least of all."""
         works = self.model.works()
+        if math.isfinite(self.best):
+            gains = self._gains(self.best, works)
+            if (gains[~self._asked] >= _NOTHING).any():
+                return gains
+        score = -self.model.predict()
+        score[self._unsure(works)] = -np.finfo(np.float64).max
+        return score
+
+    def _next(self) -> int:
         if self._is_random_next():
             self._num_random += 1
             left = self._order[~self._asked[self._order]]
-            return int(left[np.argmin(self._unsure(works)[left])])
-        if math.isfinite(self.best):
-            score = self._gains(self.best, works)
-        if not math.isfinite(self.best) or score[~self._asked].max() < _NOTHING:
-            score = -self.model.predict()
-            score[self._unsure(works)] = -np.finfo(np.float64).max
+            return int(left[np.argmin(self._unsure(self.model.works())[left])])
+        score = self.scores()
         score[self._asked] = -math.inf
         return int(self._order[np.argmax(score[self._order])])  # equals at random
 
