@@ -151,23 +151,23 @@ def propose(
     ],
     device: Annotated[str, typer.Option(help="The new device.")],
     source: Annotated[
-        list[str] | None, typer.Option("--from", help="Another device to go by; repeatable; all by default.")
+        list[str] | None, typer.Option("--from", help="Other device whose latencies count; repeatable; all by default.")
     ] = None,
-    num: Annotated[int | None, typer.Option(help="So many configurations; 8 by default.")] = None,
+    num: Annotated[int | None, typer.Option(help="Number of configurations; 8 by default.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The file with these configurations first, to be filled in and given again."),
+        typer.Option(help="File of the same rows with these first, to be filled in and given again."),
     ] = None,
     simulate: Annotated[
         bool,
         typer.Option(
-            "--simulate", help="Play searches on what was measured on DEVICE: trials with other devices and without."
+            "--simulate", help="Play searches on the latencies of DEVICE: trials with other devices and without any."
         ),
     ] = False,
     trials: Annotated[
         int | None, typer.Option(help="With --simulate: trials after which a search ends; 100 by default.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="With --simulate: searches; 5 by default.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="With --simulate: number of searches; 5 by default.")] = None,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
 ) -> None:

@@ -1,5 +1,5 @@
-"""Which configurations to measure next on a new device, by those that were measured there and on others
-(`TransferSearch`), and how many trials that would have saved on a device where all were measured."""
+"""Configurations to measure next on a new device, chosen by those that were measured there and on others
+(`TransferSearch`), and the trials that this would have saved on a device where all were measured."""
 
 from __future__ import annotations
 
