@@ -13,7 +13,8 @@ from labels import synthetic
 
 from chanas.core.genome import FloatArray
 from chanas.errors import DataError
-from chanas.search.transfer.columns import as_numbers, choice_columns, quantities, slots_of
+from chanas.files.csv_files import as_numbers
+from chanas.search.transfer.columns import choice_columns, quantities, slots_of
 from chanas.search.transfer.features import block_columns, log_costs, resolutions
 from chanas.search.transfer.networks import ACCURACIES, NetworkTable, read_networks
 

@@ -6,10 +6,15 @@ import csv
 import gzip
 import io
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from chanas.errors import DataError
+from chanas.files.writing import replacing
 
 _SEPARATORS = ",;\t"
 
@@ -49,3 +54,27 @@ def read_csv(path: Path, what: str) -> tuple[list[str], list[CsvRow]]:
                 f"{len(row.cells)}; a cell that holds a separator is written in double quotes"
             )
     return header, rows
+
+
+def write_csv(path: Path, columns: Mapping[str, Sequence[str]]) -> None:
+    """Write columns of equally many cells, gzipped where the file's name ends in `.gz`.
+
+    Raises:
+        ChanasError: the file cannot be written.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    content = text.getvalue().encode()
+    with replacing(path) as temporary:
+        temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def as_numbers(cells: npt.ArrayLike) -> npt.NDArray[np.float64] | None:
+    """float64[N] from N words that are read as numbers; None where one is no finite number."""
+    try:
+        numbers = np.asarray(cells).astype(np.float64)
+    except ValueError:
+        return None
+    return numbers if bool(np.isfinite(numbers).all()) else None

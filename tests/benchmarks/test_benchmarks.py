@@ -43,6 +43,7 @@ SCRIPTS = (
     "transfer",
     "transfer_networks",
     "transfer_tables",
+    "transfer_tuning",
     "trials_of_one_operator",
     "tune_models",
     "tuners",

@@ -117,6 +117,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "threads": {"threads": 9999},
 }
 ANSOR = '{"i": [["[1]", "llvm", [1, 64, 64, 0, 0, 0, 0, 0], "", 1, []], [[], []]], "r": [[0.1], 0, 1, 1], "v": "v0.6"}'
+KERNELS = {
+    "kernels": ["1,NCHW,8,", "2,NCHW,5,", "4,NCHW,2,2.5", "4,NHWC,failed,", "2,NHWC,4,failed"],
+    "kernels-same": ["1,NCHW,8,"],
+    "kernels-twice": ["1,NCHW,8,", "2,NCHW,8,", "1,NCHW,5,"],
+}
 H100 = Path(__file__).resolve().parents[2] / "chanas" / "configs" / "targets" / "h100.yaml"
 NO_MAPPINGS: dict[str, bytes] = {"list": b"- 1\n- 2\n", "broken": b"a: [", "empty": b"", "binary": b"\xff\xfe\x00\xd8"}
 
@@ -152,6 +157,9 @@ def make_world(folder: Path, space: SearchSpace) -> None:
     (folder / "accuracies-key.csv").write_text("architecture,top1\nr12,50\n", encoding="utf-8")
     (folder / "accuracies-head.csv").write_text("network,top1\n", encoding="utf-8")
     (folder / "networks.csv").write_text("op,old_ms,new_ms\n" + "a,1,2\nb,2,3\n" + "c,3,\n" * 5, encoding="utf-8")
+    for name, rows in KERNELS.items():
+        text = "\n".join(["tile,layout,old_ms,new_ms", *rows]) + "\n"
+        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
 def write_yaml(folder: Path, content: dict[str, Any], changes: dict[str, dict[str, Any]]) -> None:

@@ -1,14 +1,16 @@
-"""chanas/files/csv_files.py: tables as spreadsheets write them, or one line that says what is wrong."""
+"""chanas/files/csv_files.py: tables as spreadsheets write them, or one line that says what is wrong;
+what is written is read again."""
 
 from __future__ import annotations
 
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chanas.errors import DataError
-from chanas.files.csv_files import read_csv
+from chanas.files.csv_files import as_numbers, read_csv, write_csv
 
 TEXT = "op,ms\r\na, 1\r\n,\r\nb,2\r\n"
 
@@ -49,3 +51,21 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, content: bytes) -> None
         with pytest.raises(DataError, match=r"^cannot read the table ") as refused:
             read_csv(each, "table")
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    columns = {"op": ["a,b", 'c "d"', ""], "ms": ["1", "", "2"]}
+    write_csv(tmp_path / name, columns)
+    header, rows = read_csv(tmp_path / name, "table")
+    assert header == list(columns)
+    assert [row.cells for row in rows] == [list(cells) for cells in zip(*columns.values(), strict=True)]
+
+
+def test_numbers_are_read() -> None:
+    np.testing.assert_array_equal(as_numbers(["1", "2.5", "-3e2"]), [1.0, 2.5, -300.0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cells", [["1", ""], ["1", "nan"], ["1", "inf"], ["1", "x"], ["True", "False"]])
+def test_words_and_what_is_not_finite_are_no_numbers(cells: list[str]) -> None:
+    assert as_numbers(cells) is None

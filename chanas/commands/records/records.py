@@ -1,7 +1,8 @@
-"""`chanas records`: parse, call one function of `chanas.workflows.stages.offline`, print."""
+"""`chanas records`: parse, call one function of `chanas.workflows.stages`, print."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,13 @@ from chanas.commands.options import Seed
 from chanas.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
+    from chanas.prescheduler.tuning.proposals import Played, Proposal
     from chanas.workflows.stages.offline import Exported
 
 _FORMATS = ("npz", "t4")
 
 app = typer.Typer(
-    help="Collect tuning records of many runs in one file, look at it, and train cost models on it.",
+    help="Collect tuning records of many runs in one file, train cost models on it; propose what to measure.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -136,3 +138,56 @@ def train(
     for line in offline.teach(data, out, lesson).lines:
         typer.echo(line)
     typer.echo(f"file       {out}")
+
+
+@app.command()
+def propose(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV file: a row for each configuration of an operator or kernel with its parameters, and a column "
+            "DEVICE_ms for each device, empty where nothing was measured, a word where it does not work."
+        ),
+    ],
+    device: Annotated[str, typer.Option(help="The new device.")],
+    source: Annotated[
+        list[str] | None, typer.Option("--from", help="Other device whose latencies count; repeatable; all by default.")
+    ] = None,
+    num: Annotated[int | None, typer.Option(help="Number of configurations; 8 by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of the same rows with these first, to be filled in and given again."),
+    ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate", help="Play searches on the latencies of DEVICE: trials with other devices and without any."
+        ),
+    ] = False,
+    trials: Annotated[
+        int | None, typer.Option(help="With --simulate: trials after which a search ends; 100 by default.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="With --simulate: number of searches; 5 by default.")] = None,
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
+) -> None:
+    """Propose which configurations of an operator to measure next on a new device, by what others took for them."""
+    from chanas.workflows.stages import adaptation
+
+    given = {"--num": num, "--out": out} if simulate else {"--trials": trials, "--seeds": seeds}
+    if useless := [name for name, value in given.items() if value is not None]:
+        others = "cannot be given with --simulate, which proposes nothing" if simulate else "need --simulate"
+        raise ConfigError(f"{' and '.join(useless)} {others}")
+    limits = {name: value for name, value in (("num_trials", trials), ("num_seeds", seeds)) if value is not None}
+    result: Played | Proposal
+    if simulate:
+        result = adaptation.simulate_proposals(file, device, source or (), **limits, seed=seed)
+    else:
+        result = adaptation.propose_configurations(file, device, 8 if num is None else num, source or (), out, seed)
+    if as_json:
+        typer.echo(json.dumps(result.to_json(), sort_keys=True, allow_nan=False))
+        return
+    for line in result.lines():
+        typer.echo(line)
+    if out is not None:
+        typer.echo(f"file       {out}")

@@ -18,20 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.genome import FloatArray
+from chanas.files.csv_files import as_numbers
 
 # A slot of numbers with more values than this is a quantity, not a choice; one with more words names rows.
 _MAX_CHOICES, _MAX_WORDS = 16, 100
 # Columns of products of two slots' words: all pairs where that is no more than these, else those of one place.
 _MAX_PRODUCTS = 600
-
-
-def as_numbers(cells: npt.ArrayLike) -> FloatArray | None:
-    """float64[N] from N words that are read as numbers; None where one is no finite number."""
-    try:
-        numbers = np.asarray(cells).astype(np.float64)
-    except ValueError:
-        return None
-    return numbers if bool(np.isfinite(numbers).all()) else None
 
 
 def slots_of(columns: Mapping[str, Sequence[str]]) -> list[npt.NDArray[np.str_]]:

@@ -8,11 +8,8 @@ of more than 100 words name networks, and `accuracy` and `top1` are no part of w
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
-import gzip
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +23,13 @@ from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.effort import MIN_MEASURED
 from chanas.core.genome import FloatArray, Genomes, encode
 from chanas.errors import ChanasError, ConfigError, DataError, unknown_name
-from chanas.files.csv_files import read_csv
-from chanas.files.writing import replacing
+from chanas.files.csv_files import write_csv
+from chanas.files.device_columns import LATENCY, DeviceColumns, milliseconds, read_device_columns
 from chanas.search.transfer.columns import column_features, names_of_rows
 from chanas.search.transfer.features import latency_features
 from chanas.search.transfer.latencies import adapt, fit_known, tells_noise
 
-_LATENCY, _DOUBT = "_ms", "_predicted_error"
+_DOUBT = "_predicted_error"
 ACCURACIES = ("accuracy", "top1")
 """Columns of accuracies, from 0 to 1 or in percent."""
 # The columns of once-for-all's MobileNetV3 in published files: depths, kernel sizes, expand ratios, pixels.
@@ -72,7 +69,7 @@ class NetworkTable:
         return {
             name: cells
             for name, cells in self.columns.items()
-            if not name.endswith((_LATENCY, _DOUBT)) and name not in ACCURACIES
+            if not name.endswith((LATENCY, _DOUBT)) and name not in ACCURACIES
         }
 
     @functools.cached_property
@@ -112,33 +109,16 @@ def read_networks(path: Path) -> NetworkTable:
     Raises:
         DataError: it cannot be read, has no row, a column twice, or no column of a device.
     """
-    header, rows = read_csv(path, "latencies of networks")
-    if twice := [name for i, name in enumerate(header) if header.index(name) != i]:
-        raise DataError(f"{path} has column '{twice[0]}' twice; keep one of them")
-    devices = tuple(name.removesuffix(_LATENCY) for name in header if name.endswith(_LATENCY) and name != _LATENCY)
-    if not rows or not devices:
-        raise DataError(
-            f"expected a column DEVICE{_LATENCY} for each device and a row for each network in {path}, got "
-            f"{len(devices)} such columns and {len(rows)} rows"
-        )
-    columns = {name: [row.cells[place] for row in rows] for place, name in enumerate(header)}
-    return NetworkTable(path, columns, devices, np.column_stack([_log_latencies(columns, d) for d in devices]))
+    read = read_device_columns(path, "network")
+    latencies = np.column_stack([_log_latencies(read, device) for device in read.devices])
+    return NetworkTable(path, read.columns, read.devices, latencies)
 
 
-def _log_latencies(columns: Mapping[str, Sequence[str]], device: str) -> FloatArray:
-    cells = columns[device + _LATENCY]
-    doubts = columns.get(device + _DOUBT, [""] * len(cells))
-    ms = [math.nan if doubt else _milliseconds(cell) for cell, doubt in zip(cells, doubts, strict=True)]
+def _log_latencies(read: DeviceColumns, device: str) -> FloatArray:
+    cells = read.latencies(device)
+    doubts = read.columns.get(device + _DOUBT, [""] * len(cells))
+    ms = [math.nan if doubt else milliseconds(cell) for cell, doubt in zip(cells, doubts, strict=True)]
     return np.log(np.array(ms, dtype=np.float64))
-
-
-def _milliseconds(cell: str) -> float:
-    """A latency; NaN for an empty cell, a word, infinity, zero and less."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return math.nan
-    return value if 0.0 < value < math.inf else math.nan
 
 
 def _architecture(depths: str, kernels: str, expands: str, resolution: str) -> Architecture:
@@ -184,19 +164,13 @@ class PredictedNetworks:
         Raises:
             ChanasError: the file cannot be written.
         """
-        latency, doubt = self.device + _LATENCY, self.device + _DOUBT
+        latency, doubt = self.device + LATENCY, self.device + _DOUBT
         columns = {name: list(cells) for name, cells in self.table.columns.items() if name != doubt}
         predicted = np.flatnonzero(~self.is_measured).tolist()
         columns[doubt] = [""] * len(self.ms)
         for i in predicted:
             columns[latency][i], columns[doubt][i] = f"{self.ms[i]:.6g}", f"{self.deviations[i]:.4f}"
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        content = text.getvalue().encode()
-        with replacing(path) as temporary:
-            temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        write_csv(path, columns)
 
     def lines(self) -> Iterator[str]:
         """The prediction for people."""
@@ -238,7 +212,7 @@ def predict_networks(table: NetworkTable, device: str) -> PredictedNetworks:
     measured, known = table.log_latencies[:, table.devices.index(device)], table.log_latencies[:, others]
     is_measured, is_known = ~np.isnan(measured), ~np.isnan(known).any(axis=1)
     if not others:
-        raise DataError(f"expected columns DEVICE{_LATENCY} of other devices than {device} in {table.path}, got none")
+        raise DataError(f"expected columns DEVICE{LATENCY} of other devices than {device} in {table.path}, got none")
     for rows, where in ((is_measured, device), (is_known, "each other device")):
         if (num := int(rows.sum())) < MIN_MEASURED:
             raise DataError(

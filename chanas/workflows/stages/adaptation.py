@@ -1,4 +1,5 @@
-"""Latencies of a new device from those of others and a few measured there: a table of blocks, or whole networks."""
+"""Latencies of a new device from those of others and a few measured there: a table of blocks, whole networks, or
+configurations of one operator."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from chanas.workflows.stages.tables import OpenTable, calibrate_on, open_table
 
 if TYPE_CHECKING:
     from chanas.prescheduler.tables.transfer.adapt import AdaptedTable
+    from chanas.prescheduler.tuning.proposals import Played, Proposal
     from chanas.search.transfer.networks import PredictedNetworks
 
 
@@ -116,3 +118,42 @@ def predict_networks(file: Path, device: str, out: Path) -> PredictedNetworks:
     found = networks.predict_networks(networks.read_networks(file), device)
     found.save(out)
     return found
+
+
+def propose_configurations(
+    file: Path, device: str, num: int = 8, sources: Sequence[str] = (), out: Path | None = None, seed: int = 0
+) -> Proposal:
+    """Choose which configurations of an operator to measure next on a device.
+
+    Args:
+        file: a CSV file as `prescheduler/tuning/configurations` reads it.
+        device: one of its devices.
+        num: how many.
+        sources: other devices to go by; all where none is named.
+        out: where the file is written with the chosen ones first.
+
+    Raises:
+        ConfigError: the file has no such device, or `num` is below 1.
+        DataError: it cannot be read, or has too much of the device.
+        ChanasError: `out` cannot be written.
+    """
+    from chanas.prescheduler.tuning import configurations, proposals
+
+    found = proposals.propose(configurations.read_configurations(file), device, num, sources, seed)
+    if out is not None:
+        found.save(out)
+    return found
+
+
+def simulate_proposals(
+    file: Path, device: str, sources: Sequence[str] = (), num_trials: int = 100, num_seeds: int = 5, seed: int = 0
+) -> Played:
+    """Play searches on the configurations that a file has of a device, with other devices and without any.
+
+    Raises:
+        ConfigError: the file has no such device, or a number is below 1.
+        DataError: it cannot be read, or says too little.
+    """
+    from chanas.prescheduler.tuning import configurations, proposals
+
+    return proposals.simulate(configurations.read_configurations(file), device, sources, num_trials, num_seeds, seed)

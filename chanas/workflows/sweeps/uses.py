@@ -43,6 +43,7 @@ USES = {
     "prescheduler": Use(DEVICE, _TABLE),
     "records export": Use(HOST),
     "records import": Use(HOST),
+    "records propose": Use(HOST, ("printed.within_5_percent.share", "printed.best.ms")),
     "records show": Use(HOST),
     "records train": Use(HOST),
     "report": Use(HOST),

@@ -7,7 +7,6 @@ import pytest
 
 from chanas.core.genome import FloatArray
 from chanas.search.transfer.columns import (
-    as_numbers,
     choice_columns,
     column_features,
     names_of_rows,
@@ -35,15 +34,6 @@ def explained(x: FloatArray, y: FloatArray) -> float:
     gram = x[taught].T @ x[taught] + 1e-3 * np.eye(x.shape[1])
     found = x[~taught] @ np.linalg.solve(gram, x[taught].T @ y[taught])
     return 1.0 - float(np.var(y[~taught] - found) / np.var(y[~taught]))
-
-
-def test_numbers_are_read() -> None:
-    np.testing.assert_array_equal(as_numbers(["1", "2.5", "-3e2"]), [1.0, 2.5, -300.0])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("cells", [["1", ""], ["1", "nan"], ["1", "inf"], ["1", "x"], ["True", "False"]])
-def test_words_and_what_is_not_finite_are_no_numbers(cells: list[str]) -> None:
-    assert as_numbers(cells) is None
 
 
 def test_a_cell_may_be_a_list_that_ends_early() -> None:
