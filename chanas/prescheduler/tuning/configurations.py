@@ -60,7 +60,8 @@ class ConfigurationTable:
     @functools.cached_property
     def x(self) -> FloatArray:
         """float64[N, F] of parameters."""
-        return encode(np.column_stack(list(self.parameters.values())))
+        cells = list(self.parameters.values())
+        return encode(np.column_stack(cells)) if cells else np.zeros((len(self.log_latencies), 0))
 
     def of(self, device: str) -> FloatArray:
         """float64[N]: log latencies on one device.
@@ -120,13 +121,15 @@ def read_configurations(path: Path) -> ConfigurationTable:
     read = read_device_columns(path, "configuration")
     latencies = np.column_stack([[_log_latency(cell) for cell in read.latencies(d)] for d in read.devices])
     table = ConfigurationTable(path, read.columns, read.devices, latencies)
-    if not table.parameters:
+    if table.x.shape[1] == 0:
         raise DataError(f"expected columns of parameters that differ in {path}, got none but latencies")
-    first: dict[tuple[str, ...], int] = {}
-    for row, cells in enumerate(zip(*table.parameters.values(), strict=True)):
-        if first.setdefault(cells, row) != row:
-            told = table.told(row)
-            raise DataError(f"{path} has the configuration {told} in rows {first[cells] + 1} and {row + 1}; keep one")
+    _, first, place = np.unique(table.x, axis=0, return_index=True, return_inverse=True)
+    earlier = first[place.reshape(-1)]
+    if len(again := np.flatnonzero(earlier != np.arange(len(earlier)))):
+        row = int(again[0])
+        raise DataError(
+            f"{path} has the configuration {table.told(row)} in rows {earlier[row] + 1} and {row + 1}; keep one"
+        )
     return table
 
 

@@ -569,7 +569,7 @@ class TransferSearch:
         """bool[N]: points that are too likely to fail."""
         if works is None:
             return np.zeros(len(self._asked), dtype=np.bool_)
-        unsure: Mask = works < _SURE * works[~self._asked].max()
+        unsure: Mask = works < _SURE * works[~self._asked].max(initial=0.0)
         return unsure
 
     def _is_random_next(self) -> bool:

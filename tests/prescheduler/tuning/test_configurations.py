@@ -46,6 +46,8 @@ def test_words_are_parameters(tmp_path: Path) -> None:
         (["a_ms,b_ms", "1,2"], "parameters that differ"),
         (["x,a_ms", "1,2", "1,3"], "parameters that differ"),
         (["x,y,a_ms", "1,1,2", "2,1,2", "1,1,2"], "the configuration x 1 in rows 1 and 3"),
+        (["x,y,a_ms", "1,u,2", "2,u,2", "2.0,u,2"], "the configuration x 2.0 in rows 2 and 3"),
+        (["x,a_ms", "1,2", "1.0,3"], "parameters that differ"),
         (["x,a", "1,2"], "a row for each configuration"),
     ],
 )

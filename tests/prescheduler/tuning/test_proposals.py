@@ -91,6 +91,13 @@ def test_what_was_measured_is_never_proposed_again(tmp_path: Path, latencies: Fl
     assert found.best not in (0, 10, 20)
 
 
+def test_where_all_was_measured_nothing_is_proposed(tmp_path: Path, latencies: FloatArray) -> None:
+    failing = np.where(np.arange(96) % 3 == 0, np.inf, latencies)
+    table = read_configurations(write(tmp_path / "a.csv", old=failing, new=failing, none=np.full(96, np.inf)))
+    assert [propose(table, device).rows for device in ("new", "none")] == [(), ()]
+    assert propose(table, "none").best is None
+
+
 def test_a_device_that_is_not_named_says_nothing(tmp_path: Path, latencies: FloatArray) -> None:
     new = known(latencies, [1, 50, 70])
     both = read_configurations(write(tmp_path / "a.csv", old=latencies, odd=latencies[::-1], new=new))
