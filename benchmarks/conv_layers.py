@@ -94,7 +94,7 @@ class Row:
     @property
     def gflops(self) -> float:
         """GFLOP/s of the plain algorithm, of the layer's own arithmetic."""
-        return self.workload.num_flops / self.plain_s / 1e9
+        return self.workload.gflops(self.plain_s)
 
     def peer_s(self, name: str) -> float | None:
         """Seconds of a peer in the faster of its layouts, None when it is not there."""
@@ -113,7 +113,7 @@ class Row:
             "points": {k: list(p) for k, p in self.points.items()},
             "mflop": self.workload.num_flops / 1e6,
             "plain_gflops": self.gflops,
-            "gflops": self.workload.num_flops / self.ours_s / 1e9,
+            "gflops": self.workload.gflops(self.ours_s),
             "chanas_s": self.ours_s,
             "seconds": {k: t.median_s for k, t in self.timings.items()},
             "spread": {k: t.spread for k, t in self.timings.items()},

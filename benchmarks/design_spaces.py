@@ -78,7 +78,7 @@ def tune(network: str, knobs: dict[str, Any], num_trials: int, seed: int, folder
         )
         Model.load(network).tune(effort=effort, run=RunDirectory(folder)).build().save(folder / "network")
     document = TunedNetwork.open(folder / "network").document
-    gflops = {o["key"]: workload_of_key(o["key"]).num_flops / o["seconds"] / 1e9 for o in document["operators"]}
+    gflops = {o["key"]: workload_of_key(o["key"]).gflops(o["seconds"]) for o in document["operators"]}
     return Tuned(document["measured"]["latency_s"], gflops)
 
 

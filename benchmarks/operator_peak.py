@@ -88,7 +88,7 @@ class FmaPeak:
 
 def gflops(workload: Workload, outcome: Outcome | None) -> float | None:
     """The operator's own arithmetic per second, or None when it has no valid timing."""
-    return workload.num_flops / outcome.seconds / 1e9 if outcome is not None and outcome.seconds else None
+    return workload.gflops(outcome.seconds) if outcome is not None and outcome.seconds else None
 
 
 def compare_depthwise(

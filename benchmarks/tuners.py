@@ -44,6 +44,7 @@ import kernel_tuner_replay
 import numpy as np
 import yaml
 from common import Figure, finish, machine_kind, result_path
+from tuning import measure_points
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.knobs import read_knobs
@@ -54,13 +55,12 @@ from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
 from chanas.files.writing import replacing
-from chanas.measuring.fleet import WorkerPool
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import surroundings
-from chanas.prescheduler.records.store import RecordStore, TuningRecord
+from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.budget import TRIAL_S
-from chanas.prescheduler.tuning.jobs import TuningJobs
 from chanas.prescheduler.tuning.plain_tuners import Tried
+from chanas.prescheduler.tuning.proposals import trials_until
 from chanas.prescheduler.tuning.replay import replay
 from chanas.prescheduler.tuning.tuners import Tuners
 
@@ -117,35 +117,19 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
-def measure(
-    workloads: Sequence[Workload], target: HardwareTarget, effort: Effort, records: Path
-) -> dict[Workload, list[TuningRecord]]:
-    """Records of each operator, kept ones included."""
-    around = surroundings(SearchSpace.load("mbv3"), 1000)
-    records.parent.mkdir(parents=True, exist_ok=True)
-    store = RecordStore(records, target)
-    try:
-        with WorkerPool(target) as pool, tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
-            cold = {"cold_bytes": around.weight_bytes, "code_copies": around.num_blocks}
-            TuningJobs(pool, target, store, effort, Path(scratch), **cold).run(workloads)
-        return {w: list(store.load(w.key)) for w in workloads}
-    finally:
-        store.close()
-
-
 def measure_all(num_points: int, target: HardwareTarget, records: Path, quick: bool) -> list[Table]:
     """Up to so many random points of each operator."""
     knobs = records / "larger.yaml"
     records.mkdir(parents=True, exist_ok=True)
     with replacing(knobs) as part:
         part.write_text(yaml.safe_dump(LARGER), encoding="utf-8")
-    made = []
+    made, around = [], surroundings(SearchSpace.load("mbv3"), 1000)
     for group, workloads in OPERATORS.items():
         effort = Effort(
             trials=num_points, tuner=RANDOM, early_stopping="no", knobs=str(knobs) if group == LARGE else None
         )
         chosen = workloads[:2] if quick else workloads
-        found = measure(chosen, target, effort, records / f"{group}.sqlite")
+        found = measure_points(chosen, target, around, effort, records / f"{group}.sqlite")
         for workload, tried in found.items():
             space = schedule_space(workload, target)
             space = read_knobs(knobs).apply(space) if group == LARGE else space
@@ -240,7 +224,7 @@ class Run(NamedTuple):
 
     def trials_to(self, near: float) -> int:
         """Trials until the best so far is so near the best of all."""
-        return next((i for i, ratio in enumerate(self.curve, 1) if ratio <= near), len(self.curve) + 1)
+        return trials_until(self.curve, near)
 
 
 def play(

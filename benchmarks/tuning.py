@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ from chanas.measuring.worker.process import START_TIMEOUT_S
 from chanas.operators.steps import device_workloads, tuned_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import Surroundings
-from chanas.prescheduler.records.store import RecordStore
+from chanas.prescheduler.records.store import RecordStore, TuningRecord
 from chanas.prescheduler.tuning.jobs import TuningJobs
 
 WARM = Surroundings(weight_bytes=0, num_blocks=1)
@@ -89,6 +90,23 @@ def tune_operators(
         errors = Counter(" ".join(error.split()[:4]) for error in failures)
         points = {w: best[0].point for w, best in records.items() if best}
         return Tuned(points, sum(store.count()), dict(errors), wall_s)
+    finally:
+        store.close()
+
+
+def measure_points(
+    workloads: Sequence[Workload], target: HardwareTarget, around: Surroundings, effort: Effort, records: Path
+) -> dict[Workload, list[TuningRecord]]:
+    """Records of the points that an effort asks for, failed ones among them; those in the file `records` count, and new
+    ones are kept there."""
+    records.parent.mkdir(parents=True, exist_ok=True)
+    store = RecordStore(records, target)
+    try:
+        with WorkerPool(target) as pool, tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
+            TuningJobs(pool, target, store, effort, Path(scratch), around.weight_bytes, around.num_blocks).run(
+                workloads
+            )
+        return {w: store.load(w.key) for w in workloads}
     finally:
         store.close()
 

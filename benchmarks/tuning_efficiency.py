@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import Figure, finish, geometric_mean
 from metaschedule import ask_worker
+from tuning import measure_points, tune_operators
 
 from chanas.core.arch import SearchSpace
 from chanas.core.effort import Effort
@@ -90,32 +91,12 @@ def measure_all(
     around: Surroundings,
     num_points: int,
     records: Path,
-    folder: Path,
 ) -> dict[Workload, Table]:
     """Records of up to `num_points` random points of each workload, failed ones among them; kept in the run directory
     `records`."""
-    from chanas.prescheduler.records.store import RecordStore
-    from chanas.prescheduler.tuning.jobs import TuningJobs
-
-    folder.mkdir()
-    records.mkdir(parents=True, exist_ok=True)
-    store = RecordStore(RunDirectory(records).records, target)
     effort = Effort(trials=num_points, tuner="random", early_stopping="no")
-    try:
-        with WorkerPool(target) as pool:
-            jobs = TuningJobs(
-                pool,
-                target,
-                store,
-                effort,
-                folder,
-                cold_bytes=around.weight_bytes,
-                code_copies=around.num_blocks,
-            )
-            jobs.run(workloads)
-        return {w: {r.point: r for r in store.load(w.key)} for w in workloads}
-    finally:
-        store.close()
+    found = measure_points(workloads, target, around, effort, RunDirectory(records).records)
+    return {w: {r.point: r for r in tried} for w, tried in found.items()}
 
 
 def best_s(records: Sequence[TuningRecord]) -> float:
@@ -229,8 +210,6 @@ def seconds_per_operator(
     workloads: Sequence[Workload], target: HardwareTarget, around: Surroundings, num_trials: int, folder: Path
 ) -> float:
     """Wall seconds for each operator when chanas tunes all of them from nothing."""
-    from tuning import tune_operators
-
     with WorkerPool(target) as pool:
         tuned = tune_operators(pool, target, workloads, num_trials, around, folder, 0)
     return tuned.wall_s / len(workloads)
@@ -297,7 +276,7 @@ def main() -> None:
     around = surroundings(SearchSpace.load("mbv3"), 1000)
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as name:
         folder = Path(name)
-        tables = measure_all(workloads, target, around, num_points, options.records or folder, folder / "all")
+        tables = measure_all(workloads, target, around, num_points, options.records or folder)
         curves = replay_all(tables, target, num_trials, num_seeds)
         print_table(curves, num_trials)
         metaschedule = compare_metaschedule(tables, target, around, num_trials, peer_seeds, folder)

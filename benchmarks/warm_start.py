@@ -371,7 +371,7 @@ def main() -> None:
         records = options.records or Path(folder)
         for name in names:
             workloads = [w for group in families[name].values() for w in group]
-            tables[name] = measure_all(workloads, known[name], around, 10_000, records, Path(folder) / name)
+            tables[name] = measure_all(workloads, known[name], around, 10_000, records)
             print(f"{name}: {sum(len(t) for t in tables[name].values())} points of {len(workloads)} operators")
         if options.measure_only:
             return

@@ -64,25 +64,18 @@ def check_same(one: Source, other: Source, path: Path) -> None:
         )
 
 
-def seconds_of(record: TuningRecord) -> float:
-    """Seconds of a valid record, by its last measurement in turns where there was one."""
-    seconds = record.again_s or record.seconds
-    assert seconds is not None
-    return seconds
-
-
 def best_points(key: str, records: Iterable[TuningRecord], target: HardwareTarget) -> list[TuningRecord]:
     """The few fastest points of an operator, no two of which are the same code; those that were measured in turns,
     which only the fastest are, go before others."""
     space = schedule_space(workload_of_key(key), target)
-    ranked = sorted(records, key=lambda r: (r.again_s is None, seconds_of(r), r.point))
+    ranked = sorted(records, key=lambda r: (r.again_s is None, r.last_s, r.point))
     chosen: dict[object, TuningRecord] = {}
     for record in ranked:
-        is_close = not chosen or seconds_of(record) <= AT_MOST * seconds_of(next(iter(chosen.values())))
+        is_close = not chosen or record.last_s <= AT_MOST * next(iter(chosen.values())).last_s
         if is_close and record.again_error is None and space.contains(record.point):
             chosen.setdefault(record.code or record.point, record)
     best = list(chosen.values())[:NUM_POINTS]
-    return [TuningRecord(record.point, seconds_of(record)) for record in sorted(best, key=seconds_of)]
+    return [TuningRecord(record.point, record.last_s) for record in sorted(best, key=lambda r: r.last_s)]
 
 
 def merged(runs: Iterable[tuple[Path, Source, Records]]) -> tuple[Source, dict[str, list[TuningRecord]]]:

@@ -20,6 +20,7 @@ from chanas.compiler.families import Families
 from chanas.compiler.space import Named, Point, ScheduleSpace
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload
 
 
@@ -100,6 +101,15 @@ def schedule_space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[
         ScheduleError: the operator is not there, or not in its dtype.
     """
     return backend_of(target).families().space(workload, target)
+
+
+def has_schedules(workload: Workload, target: HardwareTarget) -> bool:
+    """True if there is a space of a workload on a target."""
+    try:
+        schedule_space(workload, target)
+    except ScheduleError:
+        return False
+    return True
 
 
 def schedule_operator(workload: Workload, point: Point, target: HardwareTarget) -> Any:

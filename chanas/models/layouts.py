@@ -10,10 +10,9 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from chanas.compiler.backends import schedule_space
+from chanas.compiler.backends import has_schedules
 from chanas.compiler.program import MapView, Operation, OtherOperation, PartOf, Program, TunedBlock, TunedOperation
 from chanas.core.target import HardwareTarget, in_blocks
-from chanas.errors import ScheduleError
 from chanas.models import others
 from chanas.operators.workload import Operator, Workload
 
@@ -28,14 +27,8 @@ def choices_in(program: Program, operation: TunedOperation, target: HardwareTarg
     if any(not any(isinstance(read, int) for read in o.reads) for o in values):
         return ()
     of_groups = [w for w in operation.choices if w.op in _BY_GROUP and w.groups > 1]
-    found = []
-    for workload in (*operation.choices, *(dataclasses.replace(w, op=_BY_GROUP[w.op]) for w in of_groups)):
-        try:
-            schedule_space(workload, target)
-        except ScheduleError:
-            continue
-        found.append(workload)
-    return tuple(found)
+    every = (*operation.choices, *(dataclasses.replace(w, op=_BY_GROUP[w.op]) for w in of_groups))
+    return tuple(workload for workload in every if has_schedules(workload, target))
 
 
 def in_layouts(program: Program, lanes: Mapping[int, int], target: HardwareTarget) -> Program:

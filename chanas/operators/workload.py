@@ -332,6 +332,10 @@ class Workload:
         pixels = self.input_pixels if self.op == "upconv" else self.output_pixels
         return 2 * self.batch * pixels * self.kernel_area * self.channels_per_group * self.out_channels
 
+    def gflops(self, seconds: float) -> float:
+        """GFLOP/s of the operator's definition, whatever its algorithm multiplies."""
+        return self.num_flops / seconds / 1e9
+
     @property
     def num_flops_done(self) -> int:
         """The same as the algorithm has them: Winograd's products, without its transforms, are fewer."""

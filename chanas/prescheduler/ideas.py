@@ -89,8 +89,7 @@ def ideas(
 
 
 def _idea(workload: Workload, point: Point, source: Workload, record: TuningRecord) -> Idea:
-    seconds = record.again_s or record.seconds or math.inf
-    return Idea(source, point, seconds * workload.num_flops / source.num_flops)
+    return Idea(source, point, record.last_s * workload.num_flops / source.num_flops)
 
 
 def by_likeness(workload: Workload, others: Iterable[Workload]) -> list[Workload]:

@@ -263,7 +263,7 @@ def choose(
     chosen: dict[Key, ChosenOperator] = {}
     for operation in program.tuned_in(target.vector_lanes):
         best = [
-            ChosenOperator(workload, found[0].point, found[0].again_s or found[0].seconds or math.inf)
+            ChosenOperator(workload, found[0].point, found[0].last_s)
             for workload in operation.choices
             if (found := records.get(workload))
         ]

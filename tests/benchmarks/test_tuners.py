@@ -26,7 +26,7 @@ SMALL = Workload("pointwise", 7, 16, 64)
 def tuners(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module("tuners")
-    for name in ("common", "kernel_tuner_replay", "tuners"):
+    for name in ("common", "kernel_tuner_replay", "tuners", "tuning"):
         sys.modules.pop(name, None)
 
 

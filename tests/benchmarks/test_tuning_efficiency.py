@@ -26,7 +26,7 @@ SMALL = Workload("pointwise", 7, 16, 64)
 def efficiency(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module("tuning_efficiency")
-    for name in ("common", "metaschedule", "metaschedule_worker", "tuning_efficiency"):
+    for name in ("common", "metaschedule", "metaschedule_worker", "tuning", "tuning_efficiency"):
         sys.modules.pop(name, None)
 
 

@@ -30,7 +30,7 @@ CPU = load_target("cpu")
 def warm(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module("warm_start")
-    for name in ("common", "tuning_efficiency", "warm_start"):
+    for name in ("common", "tuning", "tuning_efficiency", "warm_start"):
         sys.modules.pop(name, None)
 
 

@@ -16,7 +16,6 @@ from chanas.core.units import format_latency
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.store import TuningRecord
-from chanas.prescheduler.records.summary import gflops, last_seconds
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class ExploredSpace:
 
     @property
     def best_gflops(self) -> float | None:
-        return None if self.best is None else gflops(self.workload, last_seconds(self.best))
+        return None if self.best is None else self.workload.gflops(self.best.last_s)
 
     def lines(self) -> Iterator[str]:
         """The space for people, one knob a line; `*` marks the candidates of the best point."""
@@ -79,7 +78,7 @@ class ExploredSpace:
         yield f"tried      {self.num_tried}" + (f", of which {self.num_failed} failed" if self.num_failed else "")
         if self.best is not None:
             words = backend_of(self.target).in_words(self.space.groups(self.best.point))
-            seconds = format_latency(last_seconds(self.best))
+            seconds = format_latency(self.best.last_s)
             yield f"best       {self.best_gflops:.1f} GFLOP/s ({seconds}), point {list(self.best.point)}"
             yield f"           {words}"
         width = max(len(knob.name) for knob in self.knobs)
@@ -98,7 +97,7 @@ class ExploredSpace:
         """The same as JSON, seconds in s."""
         best = None
         if self.best is not None:
-            best = {"point": self.best.point, "seconds": last_seconds(self.best), "gflops": self.best_gflops}
+            best = {"point": self.best.point, "seconds": self.best.last_s, "gflops": self.best_gflops}
         knobs = {
             knob.name: [
                 {"values": c.values, "tried": c.num_tried, "best_s": c.best_s, "is_best": c.is_best}
@@ -131,7 +130,7 @@ def explored(space: ScheduleSpace[Any], target: HardwareTarget, records: Sequenc
         candidates = []
         for option in coordinate.options:
             with_it = [record for record, groups in known if groups[coordinate.name] == option]
-            seconds = [last_seconds(record) for record in with_it if record.is_valid]
+            seconds = [record.last_s for record in with_it if record.is_valid]
             is_best = at_best.get(coordinate.name) == option
             candidates.append(Candidate(option, len(with_it), min(seconds, default=None), is_best))
         knobs.append(Knob(coordinate.name, tuple(candidates)))
@@ -139,7 +138,7 @@ def explored(space: ScheduleSpace[Any], target: HardwareTarget, records: Sequenc
     points = tuple(
         (
             tuple(c.options.index(groups[c.name]) for c in space.coordinates),
-            gflops(space.workload, last_seconds(record)),
+            space.workload.gflops(record.last_s),
         )
         for record, groups in known
         if record.is_valid
@@ -148,5 +147,5 @@ def explored(space: ScheduleSpace[Any], target: HardwareTarget, records: Sequenc
 
 
 def _shown(workload: Workload, candidate: Candidate) -> str:
-    speed = "" if candidate.best_s is None else f" ({gflops(workload, candidate.best_s):.1f})"
+    speed = "" if candidate.best_s is None else f" ({workload.gflops(candidate.best_s):.1f})"
     return f"{candidate.describe()}{speed}{'*' if candidate.is_best else ''}"

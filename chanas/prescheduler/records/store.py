@@ -83,6 +83,13 @@ class TuningRecord:
         return self.seconds is not None
 
     @property
+    def last_s(self) -> float:
+        """Seconds of a point that works, by its last measurement in turns where there was one."""
+        seconds = self.seconds if self.again_s is None else self.again_s
+        assert seconds is not None
+        return seconds
+
+    @property
     def was_remeasured(self) -> bool:
         """True if it took part in the last measurement in turns, and worked or failed there."""
         return self.again_s is not None or self.again_error is not None

@@ -29,23 +29,11 @@ class TrialSummary:
     @classmethod
     def of(cls, workload: Workload, records: Sequence[TuningRecord]) -> Self:
         """Sum up the records of an operator."""
-        first = [gflops(workload, record.seconds) for record in records if record.seconds is not None]
+        first = [workload.gflops(record.seconds) for record in records if record.seconds is not None]
         ranked = rank_records(records)
         return cls(
             len(records),
             len(records) - len(first),
             statistics.fmean(first) if first else None,
-            gflops(workload, last_seconds(ranked[0])) if ranked else None,
+            workload.gflops(ranked[0].last_s) if ranked else None,
         )
-
-
-def last_seconds(record: TuningRecord) -> float:
-    """Seconds of a record that works, by its last measurement in turns where there was one."""
-    seconds = record.seconds if record.again_s is None else record.again_s
-    assert seconds is not None
-    return seconds
-
-
-def gflops(workload: Workload, seconds: float) -> float:
-    """GFLOP/s of an operator's definition, whatever its algorithm multiplies."""
-    return workload.num_flops / seconds / 1e9

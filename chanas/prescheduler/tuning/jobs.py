@@ -532,5 +532,5 @@ def _record(point: Point, outcome: Outcome) -> TuningRecord:
 
 def _show(bar: ProgressBar, job: _Job, num_left: int) -> None:
     best_s = job.trials.best_s
-    speed = f"{job.workload.num_flops / best_s / 1e9:.0f} GFLOP/s" if best_s else "no valid schedule"
+    speed = f"{job.workload.gflops(best_s):.0f} GFLOP/s" if best_s else "no valid schedule"
     bar.set_postfix_str(f"{job.workload.op} {speed}, {num_left} operators left")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.compiler.backends import case_of, schedule_space
+from chanas.compiler.backends import case_of, has_schedules, schedule_space
 from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import ONCE
-from chanas.errors import MeasureError, ScheduleError
+from chanas.errors import MeasureError
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.fleet import Pool
 from chanas.measuring.messages import OperatorAt
@@ -41,14 +41,8 @@ _SMALL: tuple[Workload, ...] = (
 
 def all_families(target: HardwareTarget) -> tuple[Workload, ...]:
     """One small operator of each family that there is on the target in its dtype."""
-    found = []
-    for workload in (replace(w, dtype=target.dtype, batch=target.batch) for w in _SMALL):
-        try:
-            schedule_space(workload, target)
-        except ScheduleError:
-            continue
-        found.append(workload)
-    return tuple(found)
+    small = (replace(w, dtype=target.dtype, batch=target.batch) for w in _SMALL)
+    return tuple(workload for workload in small if has_schedules(workload, target))
 
 
 def one_of_each(workloads: Iterable[Workload]) -> tuple[Workload, ...]:

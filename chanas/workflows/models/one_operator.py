@@ -54,22 +54,20 @@ class OperatorTuning:
 
     @property
     def best_s(self) -> float:
-        seconds = self.best.again_s or self.best.seconds
-        assert seconds is not None
-        return seconds
+        return self.best.last_s
 
     @property
     def mean_gflops(self) -> float:
         """The mean GFLOP/s of the trials that work."""
         known = [record.seconds for record in self.records if record.seconds is not None]
-        return statistics.fmean(self.workload.num_flops / seconds / 1e9 for seconds in known)
+        return statistics.fmean(map(self.workload.gflops, known))
 
     @property
     def curve(self) -> list[tuple[int, float]]:
         """Trials, and the best GFLOP/s after them, wherever it becomes better."""
         found: list[tuple[int, float]] = []
         for number, record in enumerate(self.records, 1):
-            speed = 0.0 if record.seconds is None else self.workload.num_flops / record.seconds / 1e9
+            speed = 0.0 if record.seconds is None else self.workload.gflops(record.seconds)
             if speed > (found[-1][1] if found else 0.0):
                 found.append((number, speed))
         return found
@@ -85,7 +83,7 @@ class OperatorTuning:
             yield f"warm start {self.warm_start}"
         steps = ", ".join(f"{speed:.1f} after {number}" for number, speed in self.curve)
         yield f"curve      GFLOP/s: {steps}"
-        speed = self.workload.num_flops / self.best_s / 1e9
+        speed = self.workload.gflops(self.best_s)
         yield f"best       {speed:.1f} GFLOP/s, {format_latency(self.best_s)}; mean {self.mean_gflops:.1f} GFLOP/s"
         yield f"schedule   --schedule '{json.dumps(list(self.best.point))}'"
 

@@ -98,7 +98,7 @@ def operator_places(network: TunedNetwork) -> list[OperatorRow]:
     return [
         OperatorRow(k.what, k.name, 1, seconds)
         if k.workload is None
-        else OperatorRow(k.what, k.name, 1, seconds, k.workload.num_flops / seconds / 1e9, next(shares), **k.trials)
+        else OperatorRow(k.what, k.name, 1, seconds, k.workload.gflops(seconds), next(shares), **k.trials)
         for k, seconds in found
     ]
 
@@ -110,7 +110,7 @@ def stored_rows(network: TunedNetwork) -> list[OperatorRow]:
     for kernel, entry in zip(_kernels(network), network.document["operators"], strict=True):
         seconds, rate = entry["seconds"], None
         if kernel.workload is not None:
-            rate = kernel.workload.num_flops / seconds / 1e9
+            rate = kernel.workload.gflops(seconds)
         share = entry.get("share_of_peak")
         rows.append(OperatorRow(kernel.what, kernel.name, entry["count"], seconds, rate, share, **kernel.trials))
     return sorted(rows, key=lambda row: -row.total_s)
