@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chanas.compiler.backends import BACKENDS
 from chanas.compiler.cpu import points
 from chanas.compiler.space import EXTRA_KNOBS, Coordinate, Point, ScheduleSpace, factorisations
@@ -36,14 +38,21 @@ class FamilyChange:
         """A space with these candidates; knobs that it does not have are left aside.
 
         Raises:
-            ConfigError: no candidate of a knob is one of this workload.
+            ConfigError: no candidate of a knob is one of this workload, or no combination of candidates is legal.
         """
         coordinates = [self._changed(c, space.workload.key) for c in space.coordinates]
         extra = [Coordinate.choice(name, *self._values(name)) for name in EXTRA_KNOBS if name in self.candidates]
         if extra and EXTRA_KNOBS[0] not in self.candidates:  # they follow each other in a point
             extra.insert(0, Coordinate.choice(EXTRA_KNOBS[0], 0))
         changed = dataclasses.replace(space, coordinates=(*coordinates, *extra))
-        return changed if self.rules else dataclasses.replace(changed, is_legal=lambda _: True)
+        if not self.rules:
+            return dataclasses.replace(changed, is_legal=lambda _: True)
+        if not changed.sample(1, np.random.default_rng(0)):
+            raise ConfigError(
+                f"expected candidates of which some combination is legal for {space.workload.key}, got none (its tiles "
+                "are too small or too large, say); add candidates, or say `rules: false`"
+            )
+        return changed
 
     def _values(self, name: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.candidates[name]))
@@ -74,7 +83,7 @@ class SpaceChange:
         """The space of an operator with the change of its family, or with that of `all`; GPUs' stay as they are.
 
         Raises:
-            ConfigError: no candidate of a knob is one of this workload.
+            ConfigError: no candidate of a knob is one of this workload, or no combination of candidates is legal.
         """
         change = self.families.get(space.workload.op) or self.families.get(_ALL)
         return space if change is None else change.apply(space)

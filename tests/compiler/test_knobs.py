@@ -55,6 +55,13 @@ def test_without_rules_all_factors_are_candidates_and_all_points_legal(tmp_path:
     assert set(OWN.points) < set(space.points)
 
 
+def test_candidates_of_which_no_combination_is_legal_are_refused(tmp_path: Path) -> None:
+    odd = Workload("pointwise", 55, 64, 16, 1, 1, "relu")  # 3,025 pixels: of 1, 2 and 4 only 1 is a factor
+    with pytest.raises(ConfigError, match=re.escape(f"is legal for {odd.key}, got none")):
+        changed(tmp_path, odd, pointwise={"split_m": [1, 2, 4]})
+    assert changed(tmp_path, odd, pointwise={"split_m": [1, 2, 4], "rules": False}).num_points > 0
+
+
 def test_further_knobs_follow_in_points_and_stand_at_nothing_in_those_without(tmp_path: Path) -> None:
     space = changed(tmp_path, blockconv={"unroll_explicit": [0, 1]})
     assert space.length == OWN.length + 2
