@@ -1,5 +1,5 @@
 """Features of a schedule point on a CPU: tile sizes, registers in use, bytes touched by a tile, arithmetic intensity,
-and the workload's own dimensions."""
+the workload's own dimensions, and knobs that a person has added."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from chanas.compiler.space import Named, ScheduleSpace
+from chanas.compiler.space import EXTRA_KNOBS, Named, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import num_blocks
 
 _PIXEL_SPLITS = ("split_m", "split_h", "split_w")
 """Coordinates whose last factor is a side of the tile's pixels."""
+_CHOICES = ("order", "reduce", "unroll", "scale_at", "fuse")
+_KNOWN = {*_PIXEL_SPLITS, "split_n", "split_c", "split_k", *_CHOICES, "pad_at", *EXTRA_KNOBS}
+_NUM_OF_OTHERS = 4
+"""Coordinates of a family from elsewhere that count as well, beside the known ones."""
 
 
 def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget) -> list[float]:
@@ -54,7 +58,12 @@ def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget
     ]
     spill = max(0.0, accumulators - 0.85 * target.num_vector_registers)
     starving = max(0.0, 10.0 - accumulators)  # too few independent sums to hide the latency of a multiply-add
-    choices = [float(named.get(c, (0,))[0]) for c in ("order", "reduce", "unroll", "scale_at", "fuse")]
+    choices = [float(named.get(c, (0,))[0]) for c in _CHOICES]
     places = [float(named.get("pad_at", (-1,))[0] == place) for place in (0, 1, 2)]
     kind = [float(workload.scaled), float(workload.residual)]
-    return [*np.log2(np.array(logs, dtype=np.float64)).tolist(), spill / 4, starving / 4, *choices, *places, *kind]
+    steps, is_explicit = (float(named.get(name, (0,))[0]) for name in EXTRA_KNOBS)
+    further = [math.log2(1.0 + steps), is_explicit]
+    others = [math.log2(1.0 + group[-1]) for name, group in named.items() if name not in _KNOWN][:_NUM_OF_OTHERS]
+    others += [0.0] * (_NUM_OF_OTHERS - len(others))
+    logged = np.log2(np.array(logs, dtype=np.float64)).tolist()
+    return [*logged, spill / 4, starving / 4, *choices, *places, *kind, *further, *others]

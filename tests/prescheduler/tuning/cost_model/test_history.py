@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
+from chanas.compiler.space import EXTRA_KNOBS, Coordinate
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.records.store import TuningRecord
@@ -40,6 +41,13 @@ def test_features_tell_the_points_of_a_space_apart(op: Operator, rng: np.random.
     space = schedule_space(random_workload(op, rng), device(num_threads=2))
     points = space.sample(200, rng)
     assert len(np.unique(features(space, points, device(num_threads=2)), axis=0)) == len(points)
+
+
+def test_features_tell_points_apart_by_knobs_that_a_person_or_a_further_family_adds() -> None:
+    further = (Coordinate.choice("mine", 0, 1), *(Coordinate.choice(name, 0, 1) for name in EXTRA_KNOBS))
+    space = dataclasses.replace(POOL, coordinates=(*POOL.coordinates, *further), is_legal=lambda _: True)
+    points = space.sample(200, np.random.default_rng(0))
+    assert len(np.unique(features(space, points, HOST), axis=0)) == len(points) == space.num_points
 
 
 def test_a_tile_of_bfloat16_is_half_as_large_and_else_the_same() -> None:
