@@ -1,0 +1,150 @@
+"""Do chanas' rules leave out schedules that are faster? Its own spaces beside much larger ones without rules.
+
+    python benchmarks/larger_spaces.py [--quick] [--points 2000] [--run runs/larger_spaces]
+
+For an operator of each family all points of its own space are measured, and --points random ones of a much larger
+one: any factors as tiles, registers or not, loops written out by LLVM or in the program up to any number of steps.
+Points are measured as chanas tunes, weights and code cold; what --run has counts, so that the script may be stopped
+and go on. Then the best three of each space are built again and timed longer, in turns.
+
+Figures: for each family seconds of the best of its own space over those of the best of the larger one. The goal is at
+most 1.015: no schedule that the rules leave out is more than 1.5 % faster. Random points of a space of millions rarely
+come near its best, so that a small figure shows little where few points were measured: their number is in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from common import Figure, finish
+from tuning import measure_points, time_operators
+
+from chanas.compiler.backends import has_schedules, schedule_space
+from chanas.compiler.knobs import read_knobs
+from chanas.compiler.space import Point
+from chanas.core.arch import SearchSpace
+from chanas.core.effort import Effort
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
+from chanas.errors import ChanasError
+from chanas.files.writing import replacing
+from chanas.measuring.fleet import WorkerPool
+from chanas.operators.workload import Workload
+from chanas.prescheduler.blocks import Surroundings, surroundings
+from chanas.prescheduler.records.store import TuningRecord
+
+GOAL = 1.015
+NUM_OWN = 2000
+"""Points of an own space, at most; all of these operators' are fewer."""
+NUM_FINALISTS, NUM_ROUNDS = 3, 3
+LARGER = {"all": {"rules": False, "auto_unroll": [0, 8, 16, 32, 64, 128, 256, 512], "unroll_explicit": [0, 1]}}
+OPERATORS = (
+    Workload("pointwise", 28, 40, 240, epilogue="relu"),
+    Workload("depthwise", 28, 120, 120, 5, 1, "hswish"),
+    Workload("conv", 224, 3, 32, 3, 2, "relu"),
+    Workload("blockconv", 28, 80, 112, 3, 1, "relu"),
+    Workload("winograd", 14, 256, 256, 3, 1, "relu"),
+    Workload("winograd2", 28, 128, 128, 3, 1, "relu"),
+    Workload("groupconv", 28, 256, 256, 3, 1, "relu", groups=32),
+    Workload("upconv", 14, 128, 64, 4, 2),
+)
+
+
+def best_points(records: Sequence[TuningRecord]) -> list[Point]:
+    """The fastest points, best first."""
+    valid = [(r.seconds, r.point) for r in records if r.seconds is not None]
+    return [point for _, point in sorted(valid)[:NUM_FINALISTS]]
+
+
+def time_best(
+    target: HardwareTarget, finalists: Mapping[Workload, Sequence[Point]], around: Surroundings
+) -> dict[Workload, float]:
+    """Seconds of each operator's fastest finalist: the least of a few rounds."""
+    seconds: dict[Workload, float] = {}
+    with WorkerPool(target) as pool, tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
+        for place in range(NUM_FINALISTS):
+            points = {w: found[place] for w, found in finalists.items() if place < len(found)}
+            for workload, outcome in time_operators(pool, target, points, around, Path(scratch)).items():
+                if outcome.seconds is not None:
+                    seconds[workload] = min(outcome.seconds, seconds.get(workload, outcome.seconds))
+    return seconds
+
+
+def compare(workloads: Sequence[Workload], num_own: int, num_larger: int, run: Path) -> list[dict[str, Any]]:
+    """A row for each operator that the target has schedules for: points of both spaces, seconds of the best of each."""
+    target, around = load_target("cpu"), surroundings(SearchSpace.load("mbv3"), 1000)
+    workloads = [w for w in workloads if has_schedules(w, target)]  # groups that fill shorter vectors have none
+    run.mkdir(parents=True, exist_ok=True)
+    knobs = run / "larger.yaml"
+    with replacing(knobs) as part:
+        part.write_text(yaml.safe_dump(LARGER), encoding="utf-8")
+    sides = {"own": (num_own, None), "larger": (num_larger, str(knobs))}
+    records, finalists = {}, {}
+    for side, (num_points, file) in sides.items():
+        effort = Effort(trials=num_points, tuner="random", early_stopping="no", knobs=file)
+        records[side] = measure_points(workloads, target, around, effort, run / f"{side}.sqlite")
+        finalists[side] = {w: best_points(found) for w, found in records[side].items()}
+    seconds: dict[str, dict[Workload, float]] = {side: {} for side in sides}
+    for _ in range(NUM_ROUNDS):
+        for side in sides:
+            for workload, found in time_best(target, finalists[side], around).items():
+                seconds[side][workload] = min(found, seconds[side].get(workload, found))
+    rows = []
+    for workload in workloads:
+        own = schedule_space(workload, target)
+        rows.append(
+            {
+                "key": workload.key,
+                "family": workload.op,
+                "own_points": own.num_points,
+                "own_measured": len(records["own"][workload]),
+                "own_s": seconds["own"].get(workload),
+                "larger_points": read_knobs(knobs).apply(own).num_points,
+                "larger_measured": len(records["larger"][workload]),
+                "larger_failed": sum(r.seconds is None for r in records["larger"][workload]),
+                "larger_s": seconds["larger"].get(workload),
+            }
+        )
+    return rows
+
+
+def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Figure]:
+    """Own seconds over those of the larger space, by family."""
+    timed = [row for row in rows if row["own_s"] and row["larger_s"]]
+    return {
+        f"{row['family']}_own_over_larger": Figure(row["own_s"] / row["larger_s"], GOAL, lower_is_better=True)
+        for row in timed
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="two operators, eight points of each space, no result file"
+    )
+    parser.add_argument("--points", type=int, help="random points of larger spaces (2000; 8 with --quick)")
+    parser.add_argument("--run", type=Path, default=Path("runs/larger_spaces"), help="records are kept here, and used")
+    options = parser.parse_args()
+    num_points = options.points or (8 if options.quick else 2000)
+    with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
+        run = Path(scratch) if options.quick else options.run
+        workloads, num_own = (OPERATORS[:2], num_points) if options.quick else (OPERATORS, NUM_OWN)
+        rows = compare(workloads, num_own, num_points, run)
+    for row in rows:
+        measured = (
+            f"{row['own_measured']} of {row['own_points']}, {row['larger_measured']} of {row['larger_points']:.2g}"
+        )
+        print(f"{row['key']:48s} {measured:30s} {row['larger_failed']} failed")
+    finish("larger_spaces", figures_of(rows), options.quick, {"num_points": num_points, "rows": rows})
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ChanasError as error:
+        raise SystemExit(f"larger_spaces: error: {error}") from error
