@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chanas.compiler.backends import BACKENDS
+from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.compiler.cpu import points
 from chanas.compiler.space import EXTRA_KNOBS, Coordinate, Point, ScheduleSpace, factorisations
+from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.yaml_files import read_mapping
+from chanas.operators.workload import Workload
 
 _ALL, _RULES = "all", "rules"
 
@@ -120,6 +122,21 @@ def read_knobs(path: Path) -> SpaceChange:
             raise ConfigError(f"{path}: expected knobs with their candidates for {family}, got {knobs!r}"[:200])
         found[str(family)] = _family_change(knobs, f"{path}: {family}")
     return SpaceChange(found)
+
+
+def changed_spaces(
+    workloads: Iterable[Workload], target: HardwareTarget, file: Path | None
+) -> list[ScheduleSpace[Any]]:
+    """The schedule spaces of operators with the changes of a file, if there is one; GPUs' stay as they are.
+
+    Raises:
+        ConfigError: as `read_knobs`, or no candidate of a knob is one of an operator, or no combination is legal.
+    """
+    spaces = [schedule_space(w, target) for w in workloads]
+    if file is None or target.gpu is not None:
+        return spaces
+    change = read_knobs(file)
+    return [change.apply(space) for space in spaces]
 
 
 def _family_change(knobs: Mapping[Any, Any], place: str) -> FamilyChange:

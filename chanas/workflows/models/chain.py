@@ -262,8 +262,9 @@ class LoadedModel:
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
                 program = lower(self.graph, hardware)
             check_provable(program)
+            plan = _plan_lines(self, program, hardware, effort, folder)  # what is wrong with knobs shows now
             if progress:
-                announce(_plan_lines(self, program, hardware, effort, folder))
+                announce(plan)
             with watch.step("answer"):
                 reference = reference_of(self.opened, self.graph, effort.seed)
             peak = None
@@ -301,19 +302,23 @@ class LoadedModel:
 def _plan_lines(
     loaded: LoadedModel, program: Program, target: HardwareTarget, effort: NetworkEffort, folder: Path | None
 ) -> list[str]:
-    """Lines about the operators that are tuned, their target, and about how long that takes."""
+    """Lines about the operators that are tuned, their target, and about how long that takes.
+
+    Raises:
+        ConfigError: as `changed_spaces`.
+    """
     from chanas.bundle.tuned import remark_of
-    from chanas.compiler.backends import schedule_space
+    from chanas.compiler.knobs import changed_spaces
     from chanas.prescheduler.tuning.budget import TRIAL_S
 
     remark = remark_of(loaded.opened.origin)
-    workloads = program.workloads()
+    spaces = changed_spaces(program.workloads(), target, None if effort.knobs is None else Path(effort.knobs))
     num_layouts = len({target.vector_lanes, *effort.all_layouts})
-    most = num_layouts * sum(min(effort.num_trials, schedule_space(w, target).num_points) for w in workloads)
+    most = num_layouts * sum(min(effort.num_trials, space.num_points) for space in spaces)
     seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
     seconds = min(seconds, TRIAL_S * most)
     return [
-        f"plan       {loaded.name}{f' ({remark})' if remark else ''} for target {target.name}: {len(workloads)} "
+        f"plan       {loaded.name}{f' ({remark})' if remark else ''} for target {target.name}: {len(spaces)} "
         f"operators{f' in {num_layouts} layouts' * (num_layouts > 1)}, at most {most} trials, kept ones included; "
         f"{format_estimate(seconds)} on two idle cores",
         *([] if folder is None else [f"           into {folder}"]),

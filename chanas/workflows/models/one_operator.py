@@ -195,8 +195,7 @@ def simulate_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: Run
         StageOrderError: the records to begin with are not there, or have none of the operator.
         CheckpointError: the records are damaged.
     """
-    from chanas.compiler.backends import schedule_space
-    from chanas.compiler.knobs import extended, read_knobs
+    from chanas.compiler.knobs import changed_spaces, extended
     from chanas.prescheduler.records.sources import open_records
     from chanas.prescheduler.tuning.replay import replay
     from chanas.workflows.models.spaces import described_target
@@ -207,9 +206,7 @@ def simulate_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: Run
         raise ConfigError(f"there are no records in {run.root} to simulate with; tune {key} there first")
     with open_records(run.records) as file:
         known = file.tried(target, key)
-    space = schedule_space(workload, target)
-    if effort.knobs is not None and target.gpu is None:
-        space = read_knobs(Path(effort.knobs)).apply(space)
+    (space,) = changed_spaces([workload], target, None if effort.knobs is None else Path(effort.knobs))
     known = [dataclasses.replace(record, point=extended(record.point, space)) for record in known]
     warm_start, begun_with = _named_warm_start(effort, run, space, target)
     served = replay(space, known, target, effort, warm_start=warm_start)

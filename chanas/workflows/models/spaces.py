@@ -48,8 +48,7 @@ def spaces_of(
         TargetError: the target is unknown, or a GPU while a network is asked for.
         CheckpointError: the run's records are damaged.
     """
-    from chanas.compiler.backends import schedule_space
-    from chanas.compiler.knobs import extended, read_knobs
+    from chanas.compiler.knobs import changed_spaces, extended
     from chanas.prescheduler.records.explored import explored
     from chanas.prescheduler.records.sources import open_records
 
@@ -67,12 +66,9 @@ def spaces_of(
     with contextlib.ExitStack() as stack:
         known = stack.enter_context(open_records(run.records)) if run.records.is_file() else None
         tried = {w: [] if known is None else known.tried(described, w.key) for w in workloads}
-    spaces = [schedule_space(w, described) for w in workloads]
-    if knobs is not None:
-        change = read_knobs(knobs)
-        if described.gpu is not None:
-            raise ConfigError("--knobs changes spaces of processors; those of GPUs stay as they are")
-        spaces = [change.apply(space) for space in spaces]
+    if knobs is not None and described.gpu is not None:
+        raise ConfigError("--knobs changes spaces of processors; those of GPUs stay as they are")
+    spaces = changed_spaces(workloads, described, knobs)
     return [
         explored(space, described, [dataclasses.replace(r, point=extended(r.point, space)) for r in records])
         for space, records in zip(spaces, tried.values(), strict=True)

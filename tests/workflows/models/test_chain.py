@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -237,6 +239,31 @@ def test_a_wrong_file_of_knobs_is_refused_before_anything_is_written(loaded: Loa
     with pytest.raises(ConfigError, match=r"gone\.yaml"):
         loaded.tune(effort=effort, run=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_knobs_that_leave_an_operator_no_schedule_are_refused_before_anything_is_written(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    file, run = tmp_path / "large.yaml", tmp_path / "run"
+    file.write_text("conv: {split_h: [16], split_w: [16]}")  # tiles of 256 sums
+    effort = NetworkEffort(trials=1, knobs=str(file))
+    for ask in (loaded.plan, functools.partial(loaded.tune, progress=False)):
+        with pytest.raises(ConfigError, match="some combination is legal for "):
+            ask(effort=effort, run=run)
+    assert not run.exists()
+
+
+def test_a_plan_counts_the_points_of_the_changed_spaces(loaded: LoadedModel, tmp_path: Path) -> None:
+    file = tmp_path / "more.yaml"
+    file.write_text("all: {auto_unroll: [0, 16, 64, 512]}")
+    effort = NetworkEffort(trials=10_000)
+
+    def most(effort: NetworkEffort) -> int:
+        found = re.search(r"at most (\d+) trials", loaded.plan(effort=effort, run=tmp_path / "run")[0])
+        assert found is not None
+        return int(found[1])
+
+    assert most(dataclasses.replace(effort, knobs=str(file))) == 4 * most(effort)
 
 
 def test_a_plan_names_operators_trials_and_the_folder(loaded: LoadedModel, tmp_path: Path) -> None:
