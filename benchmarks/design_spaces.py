@@ -31,8 +31,7 @@ from typing import Any
 import yaml
 from common import Figure, finish, geometric_mean
 
-from chanas.compiler.backends import schedule_space
-from chanas.compiler.knobs import read_knobs
+from chanas.compiler.knobs import changed_spaces
 from chanas.core.effort import NOTHING, NetworkEffort
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
@@ -95,9 +94,8 @@ def growth(network: str, first: dict[str, Any], knobs: dict[str, Any], folder: P
     for number, changes in enumerate((first, knobs)):
         file = folder / f"growth-{number}.yaml"
         file.write_text(yaml.safe_dump(changes))
-        change = read_knobs(file) if changes else None
-        spaces = [schedule_space(w, target) for w in lower(Model.load(network).graph, target).workloads()]
-        sizes.append([(s if change is None else change.apply(s)).num_combinations for s in spaces])
+        workloads = lower(Model.load(network).graph, target).workloads()
+        sizes.append([s.num_combinations for s in changed_spaces(workloads, target, file if changes else None)])
     return geometric_mean([after / before for before, after in zip(*sizes, strict=True)])
 
 

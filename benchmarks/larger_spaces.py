@@ -24,8 +24,8 @@ import yaml
 from common import Figure, finish
 from tuning import measure_points, time_operators
 
-from chanas.compiler.backends import has_schedules, schedule_space
-from chanas.compiler.knobs import read_knobs
+from chanas.compiler.backends import has_schedules
+from chanas.compiler.knobs import changed_spaces
 from chanas.compiler.space import Point
 from chanas.core.arch import SearchSpace
 from chanas.core.effort import Effort
@@ -95,8 +95,8 @@ def compare(workloads: Sequence[Workload], num_own: int, num_larger: int, run: P
             for workload, found in time_best(target, finalists[side], around).items():
                 seconds[side][workload] = min(found, seconds[side].get(workload, found))
     rows = []
-    for workload in workloads:
-        own = schedule_space(workload, target)
+    spaces = (changed_spaces(workloads, target, file) for file in (None, knobs))
+    for workload, own, larger in zip(workloads, *spaces, strict=True):
         rows.append(
             {
                 "key": workload.key,
@@ -104,7 +104,7 @@ def compare(workloads: Sequence[Workload], num_own: int, num_larger: int, run: P
                 "own_points": own.num_points,
                 "own_measured": len(records["own"][workload]),
                 "own_s": seconds["own"].get(workload),
-                "larger_points": read_knobs(knobs).apply(own).num_points,
+                "larger_points": larger.num_points,
                 "larger_measured": len(records["larger"][workload]),
                 "larger_failed": sum(r.seconds is None for r in records["larger"][workload]),
                 "larger_s": seconds["larger"].get(workload),

@@ -47,7 +47,7 @@ from common import Figure, finish, machine_kind, result_path
 from tuning import measure_points
 
 from chanas.compiler.backends import has_schedules, schedule_space
-from chanas.compiler.knobs import read_knobs
+from chanas.compiler.knobs import changed_spaces
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.arch import SearchSpace
 from chanas.core.effort import Effort, Search
@@ -132,8 +132,7 @@ def measure_all(num_points: int, target: HardwareTarget, records: Path, quick: b
         chosen = known[:2] if quick else known
         found = measure_points(chosen, target, around, effort, records / f"{group}.sqlite")
         for workload, tried in found.items():
-            space = schedule_space(workload, target)
-            space = read_knobs(knobs).apply(space) if group == LARGE else space
+            (space,) = changed_spaces([workload], target, knobs if group == LARGE else None)
             num_all = space.num_points
             kept = [r for r in tried if space.contains(r.point)]
             made.append(Table(group, workload, num_all, space.coordinates, kept))
