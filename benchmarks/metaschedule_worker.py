@@ -163,6 +163,7 @@ def tune_operator(
     with _tvm() as (ms, folder):
         from tvm import te
 
+        from chanas.compiler.backends import schedule_space
         from chanas.compiler.cpu.build import build_function
         from chanas.compiler.cpu.families import operator_arguments
         from chanas.core.target import HardwareTarget
@@ -170,7 +171,8 @@ def tune_operator(
 
         device = HardwareTarget.from_json(target)
         goal = device.tvm_target()
-        arguments = operator_arguments(Workload.from_json(workload), device)
+        operator = Workload.from_json(workload)
+        arguments = operator_arguments(operator, schedule_space(operator, device).middle, device)
         function = te.create_prim_func(list(arguments)).with_attr("global_symbol", "main")
         database = ms.tune_tir(
             function,

@@ -88,4 +88,5 @@ def plant(text: str) -> None:
     with tempfile.NamedTemporaryFile("w", prefix="cpuinfo-", delete=False) as file:
         file.write(text)
     processor.CPUINFO = Path(file.name)
+    host.may_use_matrices = lambda: True
     host._host_cpu.cache_clear()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chanas.core.target import HardwareTarget, processor_dtypes, scheduling_flags
+from chanas.core.target import HardwareTarget, has_matrices, processor_dtypes, scheduling_flags
 from chanas.devices.host import HOST, known_targets
 from chanas.devices.target_files import describe_target, read_target_file
 from chanas.errors import TargetError
@@ -138,6 +138,8 @@ def _facts(name: str, target: HardwareTarget) -> Iterator[tuple[str, object]]:
             yield "instruction sets", ", ".join(scheduling_flags(processor)) or "none that schedules depend on"
             yield "compiled for", processor.compiled_for
             yield "dtypes", ", ".join(processor_dtypes(processor))
+            if has_matrices(processor, "bf16") and HOST.matrices():
+                yield "matrix registers", "of AMX, for bf16"
         elif target.mcpu:
             yield "compiled for", f"{target.compiled_for}, {target.mtriple}"
         yield "vector", f"{target.vector_lanes} float32, {target.num_vector_registers} registers"

@@ -31,13 +31,13 @@ _SHARED = ("blockconv", "pointwise")
 class Stages(Generic[Decoded]):
     """An operator as stages that can stand in one function with those of others, each by its prefix.
 
-    expression     load TVM and give the family's expression
+    expression     load TVM and give the family's expression, as a point needs it
     schedule       schedule the stages of an operator (by their prefix, in parallel or not) as a point says
     in_rectangles  the output is written by tiles of rows and columns, in an axis each
     complete       a scheduled function of an operator in a network, with what follows its stages
     """
 
-    expression: Callable[[], Compute]
+    expression: Callable[[Decoded], Compute]
     schedule: Callable[[Any, Workload, Decoded, str, bool], None]
     in_rectangles: bool = False
     complete: Complete | None = None

@@ -106,10 +106,18 @@ _FEATURES = {"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES}
 _GENERIC_LEVELS = {"x86_64": ("x86_64", "x86_64_v2", "x86_64_v3", "x86_64_v4"), "aarch64": ("aarch64",)}
 
 MAX_ISA = "CHANAS_MAX_CPU_ISA"
-"""The environment variable that names the newest vectors of x86-64 that code may use, `avx2` or `sse4_2`: for a machine
-that has more than those which the code is for."""
+"""The environment variable that names the newest vectors of x86-64 that code may use, `avx512_bf16` (without matrix
+registers), `avx2` or `sse4_2`: for a machine that has more than those which the code is for."""
 # The flags that are then as if they were not there, and with them all that need them.
-_HIDDEN = {"sse4_2": frozenset({"avx", "amx_tile"}), "avx2": frozenset({"avx512f", "amx_tile"})}
+_HIDDEN = {
+    "sse4_2": frozenset({"avx", "amx_tile"}),
+    "avx2": frozenset({"avx512f", "amx_tile"}),
+    "avx512_bf16": frozenset({"avx512_fp16", "amx_tile"}),
+}
+
+MATRIX_REQUEST = (158, 0x1023, 18)
+"""The system call by which a process asks Linux for the matrix registers of x86-64: arch_prctl, ARCH_REQ_XCOMP_PERM,
+XFEATURE_XTILEDATA (Documentation/arch/x86/xstate.rst)."""
 
 # Flags that LLVM takes for granted with a microarchitecture and archspec does not (LLVM 22, archspec 0.2.7).
 _ONLY_IN_LLVM = {"sapphirerapids": ("avx512_fp16", "avx_vnni"), "amdfam10": ("popcnt",)}

@@ -27,7 +27,7 @@ _FIRST_TF32 = 80
 # Fewer registers than these hold no tile of sums that hides the latency of multiply-adds.
 _LEAST_REGISTERS = 8
 # Fields that a target's JSON does not name where they are what they usually are.
-_OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch")
+_OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch", "has_matrices")
 # Flags by which processors of one model are told apart: what schedules may depend on.
 _X86_SCHEDULING_FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16")
 _NEWER_X86_FLAGS = ("avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
@@ -54,6 +54,7 @@ class HardwareTarget:
     mattr                 instruction sets that the processor has beside those of `mcpu`, or lacks: "+avx512bf16"
     gpu                   what a GPU is made of; None for a processor
     batch                 images of one inference: a latency is that of all of them together
+    has_matrices          a processor has matrix registers (AMX) that take the dtype, and its system lets them be used
 
     On a GPU a vector is what one thread loads at once, the vector registers are a thread's registers, and the L1 cache
     is that of one multiprocessor.
@@ -75,6 +76,7 @@ class HardwareTarget:
     mattr: tuple[str, ...] = ()
     gpu: GPUFeatures | None = None
     batch: int = 1
+    has_matrices: bool = False
 
     @property
     def dtype_name(self) -> str:
@@ -186,6 +188,11 @@ def processor_dtypes(processor: Processor) -> tuple[str, ...]:
     return ("f32", "bf16") if "avx512_bf16" in processor.used_flags else ("f32",)
 
 
+def has_matrices(processor: Processor, dtype: str) -> bool:
+    """True if a processor has matrix registers that take a dtype, `bf16` that is."""
+    return dtype == "bf16" and {"amx_tile", "amx_bf16"} <= set(processor.used_flags)
+
+
 def gpu_target(name: str, device: str, gpu: GPUFeatures, l2_bytes: int) -> HardwareTarget:
     """A GPU as a target: threads load 16 bytes at most at once, which is a vector of four."""
     identity = {"device": device, "l2": l2_bytes, **fields_to_json(gpu)}
@@ -253,6 +260,7 @@ def in_blocks(target: HardwareTarget, lanes: int) -> HardwareTarget:
         target,
         vector_lanes=lanes,
         num_vector_registers=num_registers,
+        has_matrices=False,
         fingerprint=fingerprint({"device": target.fingerprint, "lanes": lanes}),
     )
 

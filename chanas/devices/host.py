@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import re
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chanas.core.processor import Processor, host_processor
+from chanas.core.processor import MATRIX_REQUEST, Processor, host_processor
 from chanas.core.target import (
     DTYPES,
     LOCAL_TARGETS,
@@ -18,6 +19,7 @@ from chanas.core.target import (
     fingerprint,
     gpu_in_dtype,
     gpu_target,
+    has_matrices,
     in_batches,
     processor_dtypes,
     scheduling_flags,
@@ -55,6 +57,11 @@ def _cache_bytes(level: int, default: int) -> int:
     return default
 
 
+def may_use_matrices() -> bool:
+    """Ask Linux for matrix registers, which a process has to do before it uses them; false if it refuses."""
+    return bool(ctypes.CDLL(None).syscall(*MATRIX_REQUEST) == 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """Functions that tell what a machine has; this one's unless others are given.
@@ -64,6 +71,7 @@ class Machine:
     cache_bytes  bytes of the cache of a level, or the default that is given
     gpu          its first GPU, None where there is none
     num_cores    cores that this process may run on
+    matrices     true if the system lets this process use a processor's matrix registers
     arch         its kind of processor, as triples call it
     """
 
@@ -72,6 +80,7 @@ class Machine:
     cache_bytes: Callable[[int, int], int] = _cache_bytes
     gpu: Callable[[], FoundGPU | None] = lambda: find_gpu()
     num_cores: Callable[[], int] = lambda: len(usable_cores())
+    matrices: Callable[[], bool] = lambda: may_use_matrices()
     arch: Callable[[], str] = this_machine
 
 
@@ -169,7 +178,12 @@ def load_target(
         return target
     if "bf16" not in processor_dtypes(machine.processor()):
         raise TargetError(f"dtype bf16 needs a processor with AVX512_BF16, got {target.device}; use --dtype f32")
-    return dataclasses.replace(target, name=str(TargetName(target.name, dtype=dtype)), dtype=DTYPES[dtype])
+    return dataclasses.replace(
+        target,
+        name=str(TargetName(target.name, dtype=dtype)),
+        dtype=DTYPES[dtype],
+        has_matrices=has_matrices(machine.processor(), dtype) and machine.matrices(),
+    )
 
 
 def load_used(usage: Usage) -> HardwareTarget:

@@ -36,7 +36,10 @@ CPUID = {
     "avx512_vnni": (0x7, 0, 2, 11),
     "avx512_bitalg": (0x7, 0, 2, 12),
     "avx512_vpopcntdq": (0x7, 0, 2, 14),
+    "amx_bf16": (0x7, 0, 3, 22),
     "avx512_fp16": (0x7, 0, 3, 23),
+    "amx_tile": (0x7, 0, 3, 24),
+    "amx_int8": (0x7, 0, 3, 25),
     "avx_vnni": (0x7, 1, 0, 4),
     "avx512_bf16": (0x7, 1, 0, 5),
     "avx_ifma": (0x7, 1, 0, 23),
@@ -49,8 +52,9 @@ CPUID = {
     "fma4": (0x80000001, 0, 2, 16),
     "tbm": (0x80000001, 0, 2, 21),
 }
-_REGISTERS = {"avx": 0x6, "avx512f": 0xE6}
-"""Bits of XCR0: the state that the system keeps for vectors of 256 and of 512 bits; other flags come with these."""
+_REGISTERS = {"avx": 0x6, "avx512f": 0xE6, "amx_tile": 0x60000}
+"""Bits of XCR0: the state that the system keeps for vectors of 256 and of 512 bits and for matrices; other flags come
+with these."""
 # Word and bit of AT_HWCAP: Linux, arch/arm64/include/uapi/asm/hwcap.h.
 _HWCAP = {
     "atomics": (0, 8),
@@ -114,6 +118,9 @@ _BYTES = {
     "avx512_vpopcntdq": [_vector("evex", 2, [1], [0x55])],
     "avx512_bf16": [_vector("evex", 2, [2, 3], [0x52, 0x72])],
     "avx512_fp16": [_vector("evex", m, _ALL, _ALL) for m in (5, 6)] + [_vector("evex", 3, [0, 2], _ALL)],
+    "amx_tile": [_vector("vex", 2, [0, 1, 2, 3], [0x49, 0x4B])],
+    "amx_bf16": [_vector("vex", 2, [2], [0x5C])],
+    "amx_int8": [_vector("vex", 2, [0, 1, 2, 3], [0x5E])],
 }
 
 

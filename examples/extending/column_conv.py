@@ -33,7 +33,7 @@ def space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ColumnPoi
     return ScheduleSpace(workload, splits, ColumnPoint, lambda p: p.w.inner * p.n.inner <= limit)
 
 
-def expression() -> Any:
+def expression(_: ColumnPoint) -> Any:
     """What chanas' own block convolutions compute."""
     from chanas.compiler.cpu.operators import blockconv
 

@@ -28,18 +28,19 @@ from chanas.operators.epilogues import PLAIN, USUAL, Epilogue
 from chanas.operators.layout import Blocks
 from chanas.operators.workload import Workload
 from chanas.testing import FamilyContract
-from chanas.testing.families import Case, OperatorBench, covering_points
+from chanas.testing.families import Case, OperatorBench, covering_points, runs_here
 
 from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS
 from .workbench import (
     BF16,
     HOST,
+    MATRICES,
     NEON,
     OPERATORS,
     Workbench,
     device,
-    has_bfloat16,
     needs_bfloat16,
+    needs_matrices,
     random_workload,
 )
 
@@ -63,20 +64,23 @@ GPUS = {"float32": GPU, "float16": HALVES, "tf32": TF32}
 OF_GPUS = {w.op: w for w in reversed(WORKLOADS)}
 ROWS: list[Case] = [
     *((replace(OF_CPUS[op], dtype=dtype), CPUS[dtype]) for op, dtype in CPU_FAMILIES),
+    (replace(OF_CPUS["pointwise"], dtype="bfloat16"), MATRICES),
     *((replace(OF_GPUS[op], dtype=dtype), GPUS[dtype]) for op, dtype in GPU_FAMILIES),
 ]
 
 
 def named(case: Case) -> str:
     workload, target = case
-    return f"{target.kind}-{target.vector_lanes}-{target.num_threads}t-{workload.key}"
+    matrices = "-matrices" if target.has_matrices else ""
+    return f"{target.kind}-{target.vector_lanes}-{target.num_threads}t{matrices}-{workload.key}"
 
 
 def each(cases: Iterable[Case], *, is_run: bool = False) -> pytest.MarkDecorator:
     """A test of each case; what is run in bfloat16 needs a processor that has it."""
     marked = []
     for case in cases:
-        marks = [needs_bfloat16] if is_run and case[1].dtype == "bfloat16" else []
+        needed = needs_matrices if case[1].has_matrices else needs_bfloat16
+        marks = [needed] if is_run and case[1].dtype == "bfloat16" else []
         marked.append(pytest.param(case, id=named(case), marks=marks))
     return pytest.mark.parametrize("case", marked)
 
@@ -237,9 +241,15 @@ EDGES_IN_BFLOAT16 = [
     Workload("depthwise", 14, 16, 16, 7, 2, "relu"),
     Workload("pool", 1, 8, 8),
 ]
+EDGES_IN_MATRICES = [
+    *(w for w in EDGES_IN_BFLOAT16 if w.op == "pointwise" and w.input_size > 1),
+    Workload("pointwise", 17, 40, 72, epilogue="relu"),
+    Workload("pointwise", 28, 31, 33, epilogue="hswish", scaled=True),
+]
 ODD_SHAPES: list[Case] = [
     *((w, HOST) for w in EDGES),
     *((replace(w, dtype="bfloat16"), BF16) for w in EDGES_IN_BFLOAT16),
+    *((replace(w, dtype="bfloat16"), MATRICES) for w in EDGES_IN_MATRICES),
     *((w, GPU) for w in WORKLOADS),
     *((w, HALVES) for w in IN_HALVES),
     *((w, TF32) for w in IN_TF32),
@@ -248,7 +258,7 @@ ODD_SHAPES: list[Case] = [
 
 @each(ODD_SHAPES, is_run=True)
 def test_an_operator_of_odd_shape_is_right(bench: OperatorBench, case: Case) -> None:
-    assert bench.wrong(case, sampled(case, 1 if case[1].gpu is None else 2)) == {}
+    assert bench.wrong(case, sampled(case, 1 if case[1] == HOST else 2)) == {}
 
 
 @pytest.mark.slow
@@ -266,9 +276,10 @@ def test_random_operators_are_right_at_random_points(bench: OperatorBench, op: s
     workload = random_workload(op, np.random.default_rng([seed, OPERATORS.index(op)]))
     case = workload, device(lanes=(16, 8, 4)[seed % 3])
     assert bench.wrong(case, sampled(case, 1, seed)) == {}
-    if op in IN_BFLOAT16 and has_bfloat16() and seed < 3:
-        rounded = replace(workload, dtype="bfloat16"), BF16
-        assert bench.wrong(rounded, sampled(rounded, 1, seed)) == {}
+    for target in (BF16, MATRICES) if op in IN_BFLOAT16 and seed < 3 else ():
+        rounded = replace(workload, dtype="bfloat16"), target
+        if runs_here(target):
+            assert bench.wrong(rounded, sampled(rounded, 1, seed)) == {}
 
 
 def with_epilogue(op: str, epilogue: Epilogue, target: HardwareTarget) -> Case:
@@ -279,17 +290,17 @@ def with_epilogue(op: str, epilogue: Epilogue, target: HardwareTarget) -> Case:
 # Each operator with some epilogues, and each epilogue with some operators: all write them by the same code.
 WITH_EPILOGUES = [
     (op, epilogue, target) if (i + j) % 5 == 0 or op == "pointwise" else slow((op, epilogue, target))
-    for target, epilogues in ((HOST, ANY_EPILOGUE), (BF16, USUAL), (GPU, USUAL), (HALVES, USUAL))
+    for target, epilogues in ((HOST, ANY_EPILOGUE), (BF16, USUAL), (MATRICES, USUAL), (GPU, USUAL), (HALVES, USUAL))
     for i, op in enumerate(("conv", "blockconv", "winograd", "winograd2", "pointwise", "depthwise"))
     for j, epilogue in enumerate(epilogues)
-    if (op, target.dtype) in backend_of(target).families()
+    if (op, target.dtype) in backend_of(target).families() and (op == "pointwise" or not target.has_matrices)
 ]
 
 
 @pytest.mark.parametrize(("op", "epilogue", "target"), WITH_EPILOGUES)
 def test_every_epilogue_is_right(bench: OperatorBench, op: str, epilogue: Epilogue, target: HardwareTarget) -> None:
-    if target == BF16 and not has_bfloat16():
-        pytest.skip("this processor lacks AVX512_BF16")
+    if not runs_here(target):
+        pytest.skip("this processor lacks the instructions")
     case = with_epilogue(op, epilogue, target)
     assert bench.wrong(case, sampled(case, 1)) == {}
 
@@ -302,7 +313,7 @@ WITH_ODD_NUMBERS: list[Case] = [
     (Workload("blockconv", 7, 16, 16, 3, 1, "relu6"), HOST),
     (Workload("depthwise", 7, 16, 16, 5, 2, "sigmoid"), HOST),
     (Workload("pool", 5, 32, 32), HOST),
-    *((Workload("pointwise", 4, 32, 32, epilogue=e, dtype="bfloat16"), BF16) for e in USUAL),
+    *((Workload("pointwise", 4, 32, 32, epilogue=e, dtype="bfloat16"), t) for e in USUAL for t in (BF16, MATRICES)),
     (Workload("pool", 4, 32, 32, dtype="bfloat16"), BF16),
     *((w, GPU) for w in (WORKLOADS[1], WORKLOADS[3], WORKLOADS[5], WORKLOADS[6], WORKLOADS[7], WORKLOADS[10])),
     *((w, HALVES) for w in (IN_HALVES[1], IN_HALVES[5])),

@@ -35,7 +35,6 @@ from chanas.core.target import HardwareTarget, tvm_version
 from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
-from chanas.errors import TargetError
 from chanas.files.run import RunDirectory
 from chanas.measuring.candidates import Candidate, CandidatePipeline
 from chanas.measuring.fleet import WorkerPool
@@ -57,6 +56,7 @@ from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.tables.lut import PrescheduleSummary, preschedule
 from chanas.prescheduler.tables.networks import NetworkJob
 from chanas.prescheduler.tuning.preflight import PREFIX
+from chanas.testing.families import runs_here
 
 HOST = load_target("cpu")
 OPERATORS: tuple[Operator, ...] = ("conv", "blockconv", "winograd", "pointwise", "depthwise", "pool", "winograd2")
@@ -107,17 +107,12 @@ NEON = dataclasses.replace(device(lanes=4), num_vector_registers=32)
 """This machine, used as an ARM core is: short vectors, and as many registers as long ones have."""
 DEVICES["neon"] = NEON
 BF16 = dataclasses.replace(device(), name="cpu-bf16", dtype="bfloat16")
+MATRICES = dataclasses.replace(BF16, name="cpu-bf16", has_matrices=True)
+"""The same with matrix registers."""
 
 
-def has_bfloat16() -> bool:
-    try:
-        load_target("cpu", 1, "bf16")
-    except TargetError:
-        return False
-    return True
-
-
-needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="this processor lacks AVX512_BF16")
+needs_bfloat16 = pytest.mark.skipif(not runs_here(BF16), reason="this processor lacks AVX512_BF16")
+needs_matrices = pytest.mark.skipif(not runs_here(MATRICES), reason="this processor lacks AMX")
 
 
 # ---- random operators and points ------------------------------------------------------------------------------------

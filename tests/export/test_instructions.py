@@ -35,6 +35,9 @@ INSTRUCTIONS = {
     "avx512_bitalg": ("avx512bitalg", "AVX512_BITALG", "62 f2 7d 48 54 c1"),
     "avx512_vpopcntdq": ("avx512vpopcntdq", "AVX512_VPOPCNTDQ", "62 f2 7d 48 55 c1"),
     "avx512_fp16": ("avx512fp16", "AVX512_FP16", "62 f5 74 48 58 c2"),
+    "amx_tile": ("amx-tile", "AMX_TILE", "c4 e2 7b 4b 04 18"),
+    "amx_bf16": ("amx-bf16", "AMX_BF16", "c4 e2 6a 5c c1"),
+    "amx_int8": ("amx-int8", "AMX_INT8", "c4 e2 69 5e c1"),
 }
 
 

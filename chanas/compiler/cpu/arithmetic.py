@@ -118,6 +118,13 @@ def halves(word: Any) -> tuple[Any, Any]:
     return tirx.reinterpret("float32", low), tirx.reinterpret("float32", high)
 
 
+def half_of(word: Any, place: Any) -> Any:
+    """The number of a word at a place, 0 or 1, as float32."""
+    sixteen = tirx.const(16, "uint32")
+    bits = tirx.shift_right(tirx.reinterpret("uint32", word), place.astype("uint32") * sixteen)
+    return tirx.reinterpret("float32", tirx.shift_left(bits, sixteen))
+
+
 def widen(bits: Any) -> Any:
     """The float32 of bfloat16 bits, exactly."""
     return tirx.reinterpret("float32", tirx.shift_left(bits.astype("uint32"), tirx.const(16, "uint32")))

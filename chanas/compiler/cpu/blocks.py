@@ -92,9 +92,10 @@ def _schedule_steps(
     num_parameters = sum(math.prod(shape) for own in shapes for shape in own)
     packed = te.placeholder((num_parameters,), name="parameters")
     values = [x, *extras]
-    for i, (workload, step, parameters) in enumerate(zip(workloads, steps, _views(packed, shapes), strict=True)):
+    each = zip(workloads, points, steps, _views(packed, shapes), strict=True)
+    for i, (workload, point, step, parameters) in enumerate(each):
         current, *beside = (values[value] for value in step.reads)
-        values.append(compute(workload, lanes, f"op{i}_", current, parameters, beside))
+        values.append(compute(workload, point, target, f"op{i}_", current, parameters, beside))
     arguments = [x, *([packed] if num_parameters else []), *extras, values[-1]]
     sch = s_tir.Schedule(te.create_prim_func(arguments), error_render_level="none")
     for i, (workload, point) in enumerate(zip(workloads, points, strict=True)):

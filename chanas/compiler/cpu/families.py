@@ -12,6 +12,7 @@ from typing import Any
 
 from chanas.compiler.cpu import schedules, space
 from chanas.compiler.cpu.batches import over_images
+from chanas.compiler.cpu.points import DepthwisePoint, HalfBlockPoint, Padding
 from chanas.compiler.families import Complete, Compute, Families, Family, Stages
 from chanas.compiler.space import EXTRA_KNOBS, Decoded, Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
@@ -35,13 +36,24 @@ def stages_of(workload: Workload) -> Stages[Any]:
 
 
 def compute(
-    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Sequence[Any], extras: Sequence[Any]
+    workload: Workload,
+    point: Point,
+    target: HardwareTarget,
+    prefix: str,
+    x: Any,
+    parameters: Sequence[Any],
+    extras: Sequence[Any],
 ) -> Any:
-    """The output tensor of an operator on given input, parameters and extras (shapes as its layout has them)."""
-    return stages_of(workload).expression()(workload, lanes, prefix, x, parameters, extras)
+    """The output tensor of an operator on given input, parameters and extras (shapes as its layout has them).
+
+    Raises:
+        ScheduleError: the point is no schedule of the workload.
+    """
+    expression = stages_of(workload).expression(FAMILIES.space(workload, target).decode(point))
+    return expression(workload, target.vector_lanes, prefix, x, parameters, extras)
 
 
-def operator_arguments(workload: Workload, target: HardwareTarget) -> tuple[Any, ...]:
+def operator_arguments(workload: Workload, point: Point, target: HardwareTarget) -> tuple[Any, ...]:
     """The tensors of one operator alone: input, weights, bias, gate, shift, residual (those there are), output."""
     from tvm import te
 
@@ -49,7 +61,7 @@ def operator_arguments(workload: Workload, target: HardwareTarget) -> tuple[Any,
     x, *rest = (te.placeholder(a.shape, a.dtype, name=a.name) for a in operator_inputs(workload, layout))
     num_parameters = len(layout.parameters(workload))
     parameters, extras = rest[:num_parameters], rest[num_parameters:]
-    return (x, *rest, compute(workload, target.vector_lanes, "op0_", x, parameters, extras))
+    return (x, *rest, compute(workload, point, target, "op0_", x, parameters, extras))
 
 
 def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarget, prefix: str) -> None:
@@ -82,7 +94,7 @@ def _alone(workload: Workload, point: Point, target: HardwareTarget) -> Any:
     from tvm import s_tir, te
 
     one = replace(workload, batch=1)
-    sch = s_tir.Schedule(te.create_prim_func(list(operator_arguments(one, target))), error_render_level="none")
+    sch = s_tir.Schedule(te.create_prim_func(list(operator_arguments(one, point, target))), error_render_level="none")
     apply_point(sch, one, point, target, "op0_")
     flatten_output(sch, one, "op0_")
     return over_images(sch.mod["main"], workload.batch, (1, 2) if workload.has_weights else ())
@@ -93,6 +105,20 @@ def _operators() -> Any:
     from chanas.compiler.cpu import operators
 
     return operators
+
+
+def _pointwise(point: Any) -> Compute:
+    """The expression of a `HalfBlockPoint`, or of any other one."""
+    operators = _operators()
+    compute: Compute = operators.half_block_pointwise if isinstance(point, HalfBlockPoint) else operators.pointwise
+    return compute
+
+
+def _depthwise(point: DepthwisePoint) -> Compute:
+    """The expression of a point: in bfloat16 maps are padded in float32."""
+    operators = _operators()
+    compute: Compute = operators.widened_depthwise if point.padding is Padding.BY_BAND else operators.depthwise
+    return compute
 
 
 def _mended(function: Any, workload: Workload, lanes: int) -> Any:
@@ -111,7 +137,7 @@ _ANY_PLAIN_WINDOW: frozenset[Generality] = _ANY_WINDOW - {"dilation", "stride"}
 
 def family(
     space: Callable[[Workload, HardwareTarget], ScheduleSpace[Decoded]],
-    expression: Callable[[], Compute],
+    expression: Callable[[Decoded], Compute],
     schedule: Callable[[Any, Workload, Decoded, str, bool], None],
     takes: frozenset[Generality] = frozenset(),
     *,
@@ -127,7 +153,7 @@ def family(
 
 def _family(op: str, takes: frozenset[Generality], **facts: Any) -> Family[Any]:
     """The family whose space, expression and schedule have the operator's name."""
-    return family(getattr(space, op), lambda: getattr(_operators(), op), getattr(schedules, op), takes, **facts)
+    return family(getattr(space, op), lambda _: getattr(_operators(), op), getattr(schedules, op), takes, **facts)
 
 
 _BY_OPERATOR = {
@@ -137,8 +163,12 @@ _BY_OPERATOR = {
     "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
     "winograd2": _family("winograd2", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
     "upconv": _family("upconv", _ANY_PLAIN_WINDOW, complete=_mended),
-    "pointwise": _family("pointwise", _ANY_STRIDE | {"prologue"}, in_rectangles=False),
-    "depthwise": _family("depthwise", _ANY_WINDOW | {"several outputs of a channel"}),
+    "pointwise": family(
+        space.pointwise, _pointwise, schedules.pointwise, _ANY_STRIDE | {"prologue"}, in_rectangles=False
+    ),
+    "depthwise": family(
+        space.depthwise, _depthwise, schedules.depthwise, _ANY_WINDOW | {"several outputs of a channel"}
+    ),
     "pool": _family("pool", _ANY_MAP, in_rectangles=False),
 }
 _IN_BFLOAT16 = ("conv", "pointwise", "depthwise", "pool")

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from chanas.compiler.cpu.tiles import in_matrix_registers
+
 NAME = "chanas"
 SIMPLIFIED = "chanas.simplified"
 """Attribute of functions whose indices are simplified first: loops of one pass leave products with 0, at which
@@ -35,6 +37,7 @@ def _make() -> tuple[Any, Any, Any]:
     from tvm.tirx import transform as lowered
 
     passes = [
+        lowered.prim_func_pass(in_matrix_registers, opt_level=0, name="InMatrixRegisters"),
         scheduled.CanonicalizeLoop(),
         # blocks to loops over buffers of the least size
         scheduled.LowerInitBlock(),

@@ -27,7 +27,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from chanas.compiler.cpu.arithmetic import arithmetic_of, join, neighbours, pair
+from chanas.compiler.cpu.arithmetic import arithmetic_of, half_of, join, neighbours, pair
 from chanas.compiler.cpu.intrinsics import repeated, turned
 from chanas.compiler.expressions import epilogue, float32
 from chanas.operators.grouped import abreast
@@ -37,7 +37,6 @@ from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
     Axis,
     Workload,
-    ends_in_half_a_block,
     scales_weights,
     spreads_input,
     tiled_columns,
@@ -153,6 +152,25 @@ def _tail_of_words(workload: Workload, shape: Shape, prefix: str, read: Read, we
 
 
 def pointwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
+    return _pointwise(_block_sums, workload, lanes, prefix, x, parameters, extras)
+
+
+def half_block_pointwise(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors
+) -> Any:
+    """The same with sums of their own for a last channel block that is half empty."""
+    return _pointwise(_half_block_sums, workload, lanes, prefix, x, parameters, extras)
+
+
+def _pointwise(
+    sums: Callable[..., Any],
+    workload: Workload,
+    lanes: int,
+    prefix: str,
+    x: Any,
+    parameters: Tensors,
+    extras: Tensors,
+) -> Any:
     weights, bias = parameters
     rest, shape = list(extras), output_shape(workload, Blocks(lanes))
     own, per_word = arithmetic_of(workload.input_precision), workload.input_precision.per_word
@@ -179,7 +197,6 @@ def pointwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
     def read(b: Any, m: Any, v: Any) -> Any:
         return pixel(x, b, _input_pixel(workload, m), v)
 
-    sums = _half_block_sums if ends_in_half_a_block(workload, lanes) else _block_sums
     total = sums(workload, shape, prefix, read, weights)
 
     def value(b: Any, m: Any, v: Any) -> Any:
@@ -213,6 +230,30 @@ def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
     else:
         padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
         acc = _window_sums(workload, lanes, prefix, padding, weights, columns.output)
+    return _window_output(workload, lanes, prefix, acc, bias, extras)
+
+
+def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
+    """A depthwise convolution of bfloat16 in float32: the map is widened as it is padded, weights as they are read."""
+    weights, bias = parameters
+    axes, own = workload.axes, arithmetic_of(workload.input_precision)
+    rows, columns = axes
+    pairs = -(-columns.kernel // workload.weight_precision.per_word)
+
+    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+        inside = own.load(pixel(x, b, _unpadded(axes, h, w), v))
+        return tirx.if_then_else(_is_inside(axes, h, w), inside, float32(0.0))
+
+    shape = (num_blocks(workload.in_channels, lanes), rows.read_by(rows.output), columns.read_by(columns.output), lanes)
+    widened = te.compute(shape, value, name=f"{prefix}pad")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        weight = half_of(weights[b, rh * pairs + rw // 2, v], rw % 2)
+        return te.sum(widened[b, _tap(rows, h, rh), _tap(columns, w, rw), v] * weight, axis=[rh, rw])
+
+    shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
+    acc = te.compute(shape, total, name=f"{prefix}acc")
     return _window_output(workload, lanes, prefix, acc, bias, extras)
 
 

@@ -69,6 +69,17 @@ class HalfBlockPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixPoint:
+    """A 1×1 convolution in matrix registers: m: pixels; n: channel blocks; the rest as of `PointwisePoint`."""
+
+    m: Split = loop("m")
+    n: Split = loop("n")
+    order: LoopOrder = choice("order")
+    num_fused: int = choice("fuse", 1)
+    scales_tiles: bool = choice("scale_at")
+
+
+@dataclass(frozen=True, slots=True)
 class DepthwisePoint:
     """h, w: rows and columns; writes_rows_out: the loop over the kernel's rows is written out too."""
 

@@ -16,12 +16,14 @@ from chanas.compiler.cpu.points import (
     GroupConvPoint,
     HalfBlockPoint,
     LoopOrder,
+    MatrixPoint,
     Padding,
     PointwisePoint,
     PoolPoint,
     ReductionOrder,
     WinogradPoint,
 )
+from chanas.compiler.cpu.tiles import MARK
 from chanas.operators.epilogues import LONG
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload, winograd_axis, winograd_plans
@@ -56,12 +58,15 @@ def zero_first(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None
 
 
 def pointwise(
-    sch: Any, workload: Workload, point: PointwisePoint | HalfBlockPoint, prefix: str, parallel: bool
+    sch: Any, workload: Workload, point: PointwisePoint | HalfBlockPoint | MatrixPoint, prefix: str, parallel: bool
 ) -> None:
     """for n, m, v, k  ->  for n_o, m_o (or m_o, n_o): for k_o: [k_i, m_i, n_i] written out, v a vector; then what
     follows the sums, [m_i, n_i] written out."""
     if isinstance(point, HalfBlockPoint):
         _half_block_pointwise(sch, workload, point, prefix, parallel)
+        return
+    if isinstance(point, MatrixPoint):
+        _matrix_pointwise(sch, workload, point, prefix, parallel)
         return
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     n, m, v = sch.get_loops(out)
@@ -81,10 +86,32 @@ def pointwise(
     unroll(sch, k_i, a_m, a_n)
     if workload.scaled:
         apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
+    _share_tiles(sch, point, outer, parallel)
+    zero_first(sch, acc, k_o, 2)
+
+
+def _matrix_pointwise(sch: Any, workload: Workload, point: MatrixPoint, prefix: str, parallel: bool) -> None:
+    """for n_o, m_o (or m_o, n_o): all sums of a tile in matrix registers (`tiles`), then what follows the sums, for
+    n_i, m_i: v a vector: as many are not written out."""
+    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
+    n, m, v = sch.get_loops(out)
+    m_o, m_i = sch.split(m, list(point.m))
+    n_o, n_i = sch.split(n, list(point.n))
+    outer = [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o]
+    sch.reorder(*outer, n_i, m_i, v)
+    sch.vectorize(v)
+    sch.compute_at(acc, outer[1], preserve_unit_loops=True)
+    if workload.scaled:
+        apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
+    _share_tiles(sch, point, outer, parallel)
+    sch.annotate(sch.blockize(sch.get_loops(acc)[-4]), MARK, True)
+
+
+def _share_tiles(sch: Any, point: PointwisePoint | MatrixPoint, outer: list[Any], parallel: bool) -> None:
+    """Tiles shared out among threads, not apart from others that a gate is applied for at once."""
     if parallel:
         fusable = 1 if point.scales_tiles and point.order is LoopOrder.PIXELS_OUTSIDE else 2
         parallelise(sch, min(point.num_fused, fusable), outer)
-    zero_first(sch, acc, k_o, 2)
 
 
 def apply_scale(sch: Any, workload: Workload, prefix: str, tile: Any, parallel: bool) -> None:
@@ -172,16 +199,16 @@ def depthwise(sch: Any, workload: Workload, point: DepthwisePoint, prefix: str, 
     pad = sch.get_sblock(f"{prefix}pad")
     if point.padding is Padding.IN_LOADS:
         sch.compute_inline(pad)
-    else:
-        _place_padding(sch, pad, point.padding, None, parallel)
     outer, acc, (c, h, w, v, rh, rw) = _window(sch, point, prefix)
     sch.reorder(rh, rw, h, w, c, v)
     sch.vectorize(v)
     unroll(sch, rw, h, w, c)
     if point.writes_rows_out:
         sch.unroll(rh)
-    if parallel:
-        parallelise(sch, point.num_fused, outer)
+    if point.padding is not Padding.IN_LOADS:
+        _place_padding(sch, pad, point.padding, outer[0], parallel)
+    if parallel:  # a channel block's padding serves all its rows
+        parallelise(sch, 1 if point.padding is Padding.BY_BAND else point.num_fused, outer)
     zero_first(sch, acc, rh, 3)
 
 

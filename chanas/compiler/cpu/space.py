@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chanas.compiler.cpu.points import (
     BlockConvPoint,
@@ -19,6 +19,7 @@ from chanas.compiler.cpu.points import (
     GroupConvPoint,
     HalfBlockPoint,
     LoopOrder,
+    MatrixPoint,
     Padding,
     PointwisePoint,
     PoolPoint,
@@ -67,6 +68,8 @@ _MAX_WRITTEN_OUT = 352
 # workloads on Zen 4.
 _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 7, 4
 _MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
+# Pixels of a tile whose sums are in matrix registers, of 16 pixels each.
+_MIN_MATRIX_PIXELS, _MAX_MATRIX_PIXELS = 8, 256
 # Loads for each multiply-add where inputs are loaded as vectors too: cores have at least half as many load units as
 # multiply-add units. Where no tile is that frugal, those near the most frugal one.
 _MAX_LOADS, _MAX_LOADS_OVER_LEAST = 0.5, 1.25
@@ -222,12 +225,12 @@ _POINTWISE_LIMITS = {
 }
 
 
-def pointwise(
-    workload: Workload, target: HardwareTarget
-) -> ScheduleSpace[PointwisePoint] | ScheduleSpace[HalfBlockPoint]:
+def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     """Tiles of pixels and channel blocks, words of input channels written out, loop order, and where a gate is
-    applied."""
+    applied; in matrix registers where there are such, but for a map of one pixel, which waits for its weights."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
+    if target.has_matrices and workload.output_pixels > 1:
+        return _matrix_pointwise(workload, target)
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
     limits, per_word = _POINTWISE_LIMITS[workload.input_precision], workload.input_precision.per_word
@@ -263,6 +266,27 @@ def pointwise(
     return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
 
 
+def _matrix_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[MatrixPoint]:
+    """Tiles whose sums, from matrix registers, fit in half of the first cache; of pixels that fill half of a register
+    at least, as far as the factors allow."""
+    coordinates = (
+        Coordinate.split("m", workload.output_pixels, innermost_max=_MAX_MATRIX_PIXELS),
+        Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes)),
+        Coordinate.choice("order", _CHANNELS, _PIXELS),
+        *parallel_choice(target, 1, 2),
+        *scale_choice(workload),
+    )
+    most = target.l1_bytes // 2 // (target.vector_lanes * FLOAT32.item_bytes)
+    fewest = min(_MIN_MATRIX_PIXELS, max(m for _, m in coordinates[0].options))
+
+    def legal(p: MatrixPoint) -> bool:
+        if p.m.inner < fewest or p.m.inner * p.n.inner > max(most, fewest):
+            return False
+        return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
+
+    return ScheduleSpace(workload, coordinates, MatrixPoint, legal)
+
+
 def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
     """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
     lanes, limit, limits = (
@@ -293,14 +317,18 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
 
 
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
-    """Tiles of one or two rows; the padding is part of the input's loads, or comes first where the input is spread."""
+    """Tiles of one or two rows; the padding is part of the input's loads, or comes first where the input is spread. In
+    bfloat16 that is dot products of pairs; or the map of a channel block is padded, in float32, and so are the sums."""
     limit, (rows, columns) = max_accumulators(target), workload.axes
+    paddings: tuple[Padding, ...] = (Padding.AT_FIRST,) if spreads_input(workload) else (Padding.IN_LOADS,)
+    if workload.input_precision is BFLOAT16:
+        paddings += (Padding.BY_BAND,)
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
         Coordinate.split("w", columns.output, innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        Coordinate.choice("pad_at", Padding.AT_FIRST if spreads_input(workload) else Padding.IN_LOADS),
+        Coordinate.choice("pad_at", *paddings),
     )
     low, high = _TILE_DEPTHWISE
     sizes = {h[1] * w[1] for h in coordinates[0].options for w in coordinates[1].options if h[1] * w[1] <= limit}
@@ -310,7 +338,7 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
 
     def legal(p: DepthwisePoint) -> bool:
         accumulators = p.h.inner * p.w.inner
-        if not smallest <= accumulators <= largest:
+        if not smallest <= accumulators <= largest or (p.padding is Padding.BY_BAND and p.num_fused > 1):
             return False
         return not p.writes_rows_out or accumulators * workload.kernel_area <= _MAX_WRITTEN_OUT_DEPTHWISE
 

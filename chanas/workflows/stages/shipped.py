@@ -58,6 +58,7 @@ def nearest_table(target: HardwareTarget, space: SearchSpace | None = None) -> t
             made_on.dtype != target.dtype,
             made_on.vector_lanes != target.vector_lanes,
             made_on.num_vector_registers != target.num_vector_registers,
+            made_on.has_matrices != target.has_matrices,
             abs(made_on.num_threads - target.num_threads),
             -len(fitting[name].rows),
             name,

@@ -85,7 +85,8 @@ class TableSummary:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.rows_by_kind.items())
         spread = "" if self.median_spread is None else f"; spread {self.median_spread:.1%} (median)"
         yield f"device     {target.device} (fingerprint {target.fingerprint})"
-        yield f"target     {target.name}: {target.num_threads} thread(s), vectors of {target.vector_lanes}"
+        matrices = ", matrix registers" if target.has_matrices else ""
+        yield f"target     {target.name}: {target.num_threads} thread(s), vectors of {target.vector_lanes}{matrices}"
         yield f"measured   {header.dtype}, batch {header.batch}, TVM {header.compiler}"
         yield f"space      {header.space} ({header.space_digest}), {self.num_classes} classes"
         for start in header.warm_starts:

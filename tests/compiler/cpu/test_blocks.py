@@ -11,6 +11,7 @@ from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
 from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.target import HardwareTarget
 from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.tables.networks import compile_networks
@@ -19,10 +20,12 @@ from chanas.testing.families import covering_points
 from ..workbench import (
     BF16,
     HOST,
+    MATRICES,
     NUM_CLASSES,
     Workbench,
     device,
     needs_bfloat16,
+    needs_matrices,
     network_job,
     random_lut,
     random_points,
@@ -81,21 +84,31 @@ BLOCKS_IN_BFLOAT16 = [
 ]
 
 
-@needs_bfloat16
+IN_BFLOAT16 = pytest.mark.parametrize(
+    "target",
+    [pytest.param(BF16, marks=needs_bfloat16, id="pairs"), pytest.param(MATRICES, marks=needs_matrices, id="matrices")],
+)
+
+
+@IN_BFLOAT16
 @pytest.mark.parametrize("block", BLOCKS_IN_BFLOAT16, ids=lambda b: b.key)
-def test_a_block_is_right_in_bfloat16(workbench: Workbench, block: BlockConfig, rng: np.random.Generator) -> None:
-    (outcome,) = workbench.run([workbench.candidate(block, random_points(block, BF16, rng), BF16)])
+def test_a_block_is_right_in_bfloat16(
+    workbench: Workbench, block: BlockConfig, target: HardwareTarget, rng: np.random.Generator
+) -> None:
+    (outcome,) = workbench.run([workbench.candidate(block, random_points(block, target, rng), target)])
     assert outcome.error is None
     assert outcome.max_error is not None
     assert outcome.max_error < 1e-2
 
 
-@needs_bfloat16
+@IN_BFLOAT16
 @pytest.mark.usefixtures("in_one_process")
-def test_a_whole_network_is_right_in_bfloat16(tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path) -> None:
+def test_a_whole_network_is_right_in_bfloat16(
+    tiny_space: SearchSpace, shared_pool: WorkerPool, target: HardwareTarget, tmp_path: Path
+) -> None:
     blocks = tiny_space.smallest.blocks(tiny_space, NUM_CLASSES)
     network = network_job(blocks, tmp_path / "network.so")
-    (outcome,) = compile_networks(random_lut(tiny_space, blocks, BF16), BF16, [network], progress=False)
+    (outcome,) = compile_networks(random_lut(tiny_space, blocks, target), target, [network], progress=False)
     assert outcome.error is None
     assert outcome.max_error is not None
     assert outcome.max_error < 1e-2

@@ -18,7 +18,7 @@ import pytest
 
 from chanas.compiler.cpu.c_kernels import code_features
 from chanas.core.processor import Processor, parse_cpuinfo
-from chanas.core.target import DTYPES, HardwareTarget
+from chanas.core.target import DTYPES, HardwareTarget, has_matrices
 from chanas.export.instructions import needed_flags
 
 from ...processors import CPUINFO
@@ -30,7 +30,19 @@ LANES = dict.fromkeys(WITH_BF16, 16) | {"alder-lake": 8, "haswell": 8, "zen3": 8
 NEON = ("neoverse-n1", "neoverse-v1")
 CASES = [*((name, "f32") for name in (*LANES, *NEON)), *((name, "bf16") for name in WITH_BF16)]
 # What every x86-64 processor has.
-BASELINE = {"INTEL8086", "INTEL186", "INTEL286", "INTEL386", "INTEL486", "X64", "CPUID", "CMOV", "SSE", "SSE2"}
+BASELINE = {
+    "SYSCALL",
+    "INTEL8086",
+    "INTEL186",
+    "INTEL286",
+    "INTEL386",
+    "INTEL486",
+    "X64",
+    "CPUID",
+    "CMOV",
+    "SSE",
+    "SSE2",
+}
 BASELINE |= {"FPU", "FPU387", "MMX", "MULTIBYTENOP"}
 # Those that iced calls otherwise than Linux.
 FLAGS = {"LZCNT": "abm", "AVX512_VBMI": "avx512vbmi", "AVX512_IFMA": "avx512ifma"}
@@ -62,6 +74,7 @@ def target_of(name: str, dtype: str) -> HardwareTarget:
         mcpu=processor.mcpu,
         mattr=processor.mattr,
         mtriple=f"{processor.family}-linux-gnu",
+        has_matrices=has_matrices(processor, dtype),
     )
 
 
@@ -149,6 +162,13 @@ def test_code_in_bfloat16_multiplies_pairs(folder: Path, name: str) -> None:
     code = code_of(folder, name, "bf16")
     assert len(re.findall(r"^vdpbf16ps zmm", code.text, re.MULTILINE)) > 20
     assert "avx512_bf16" in code.needs
+
+
+@pytest.mark.parametrize("name", WITH_BF16)
+def test_code_multiplies_matrices_where_the_processor_has_registers_for_them(folder: Path, name: str) -> None:
+    code = code_of(folder, name, "bf16")
+    assert ("amx_bf16" in code.needs) == ("amx_bf16" in flags_of(name)) == (code.mnemonics["tdpbf16ps"] > 0)
+    assert code.mnemonics["ldtilecfg"] == code.mnemonics["tilerelease"]
 
 
 @pytest.mark.parametrize("name", NEON)

@@ -1,0 +1,164 @@
+"""chanas/compiler/cpu/tiles.py: sums in matrix registers. What LLVM's text does is tried by an interpreter of its few
+instructions; processors that have the registers run the contract of the families with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import te
+
+from chanas.compiler.cpu.tiles import MAX_ROWS, in_matrix_registers, name_of, row_tiles, text_of
+from chanas.operators.precision import from_bits, to_bits
+
+LANES = 16
+Bytes = npt.NDArray[np.uint8]
+_CALL = re.compile(r"call void @llvm\.x86\.(\w+)\((.*)\)")
+_SHAPES = re.compile(r'c"([^"]*)"')
+
+
+@given(pixels=st.integers(1, 300))
+def test_row_tiles_take_every_pixel_in_as_few_registers_as_there_can_be(pixels: int) -> None:
+    rows, firsts = row_tiles(pixels)
+    assert {pixel for first in firsts for pixel in range(first, first + rows)} == set(range(pixels))
+    assert rows <= MAX_ROWS
+    assert len(firsts) == -(-pixels // MAX_ROWS)
+
+
+class Interpreter:
+    """Runs the text of `text_of` on memory of bytes: pointers are places in it."""
+
+    def __init__(self, text: str, memory: Bytes, arguments: dict[str, int]) -> None:
+        self.memory, self.values = memory, {"entry": 0} | arguments
+        shapes = bytes.fromhex(_SHAPES.findall(text)[0].replace("\\", ""))
+        self.shapes = [(shapes[48 + i], int.from_bytes(shapes[16 + 2 * i : 18 + 2 * i], "little")) for i in range(8)]
+        self.tiles: dict[int, Any] = {}
+        body = text[text.index("entry:") : text.index("\n}")]
+        self.blocks: dict[str, list[str]] = {}
+        for line in body.splitlines():
+            if line.endswith(":"):
+                self.blocks[line[:-1]] = lines = []
+            else:
+                lines.append(line.strip())
+
+    def run(self) -> int:
+        """Runs it from the first loads of tiles on; returns the number of products."""
+        before, here, self.num_products = "", "start", 0
+        while here:
+            before, here = here, self._block(before, here)
+        return self.num_products
+
+    def value(self, text: str) -> int:
+        text = text.split()[-1]
+        return self.values[text] if text.startswith("%") else int(text)
+
+    def _block(self, before: str, here: str) -> str:
+        for line in self.blocks[here]:
+            if called := _CALL.match(line):
+                self._call(called[1], called[2].split(", "))
+            elif line.startswith("br i1"):
+                condition, yes, no = line.removeprefix("br ").split(", ")
+                return (yes if self.value(condition) else no).removeprefix("label %")
+            elif line.startswith("br"):
+                return line.removeprefix("br label %")
+            elif line.startswith("ret"):
+                return ""
+            else:
+                name, _, expression = line.partition(" = ")
+                self.values[name] = self._value(expression, before)
+        raise AssertionError(f"block {here} has no end")
+
+    def _value(self, expression: str, before: str) -> int:
+        operation, _, rest = expression.partition(" ")
+        if operation == "phi":
+            (given,) = [a for a, b in re.findall(r"\[ (\S+), %(\S+) \]", rest) if b == before]
+            return self.value(given)
+        a, b = (self.value(part) for part in rest.removeprefix("i8, ").split(", "))
+        if operation == "icmp":
+            return int(a < b)
+        return a * b if operation == "mul" else a + b
+
+    def _rows(self, register: int, pointer: str, stride: str) -> Iterator[slice]:
+        rows, width = self.shapes[register]
+        for row in range(rows):
+            place = self.value(pointer) + row * self.value(stride)
+            assert 0 <= place <= len(self.memory) - width, "outside of what was given"
+            yield slice(place, place + width)
+
+    def _call(self, name: str, arguments: list[str]) -> None:
+        if name in ("ldtilecfg", "tilerelease"):
+            return
+        first, *others = arguments
+        register = self.value(first)
+        if name == "tilezero":
+            self.tiles[register] = np.zeros((self.shapes[register][0], LANES), np.float32)
+        elif name == "tileloadd64":
+            self.tiles[register] = np.stack([self.memory[part] for part in self._rows(register, *others)])
+        elif name == "tilestored64":
+            for row, part in zip(self.tiles[register], self._rows(register, *others), strict=True):
+                self.memory[part] = row.view(np.uint8)
+        else:
+            a, b = (from_bits(self.tiles[self.value(other)].view(np.uint16)) for other in others)
+            assert a.shape[1] // 2 == b.shape[0], "shapes that the processor refuses"
+            for half in (0, 1):
+                self.tiles[register] += a[:, half::2] @ b[:, half::2]
+            self.num_products += 1
+
+
+@given(pixels=st.integers(1, 70), blocks=st.integers(1, 5), in_channels=st.integers(1, 70), seed=st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_the_text_sums_products_of_all_channels_and_touches_nothing_else(
+    pixels: int, blocks: int, in_channels: int, seed: int
+) -> None:
+    """Input and weights are small whole numbers, so that sums are exact; around each array are NaN."""
+    rng = np.random.default_rng(seed)
+    words, in_blocks = -(-in_channels // 2), -(-in_channels // LANES)
+    x = np.zeros((in_blocks, LANES, pixels), np.float32)
+    x.reshape(-1, pixels)[:in_channels] = rng.integers(-4, 5, (in_channels, pixels))
+    w = np.zeros((2 * words, blocks * LANES), np.float32)
+    w[:in_channels] = rng.integers(-4, 5, (in_channels, blocks * LANES))
+    in_words = w.reshape(words, 2, blocks, LANES).transpose(2, 0, 3, 1)
+    nan = np.full(64, 0xFF, np.uint8)
+    parts = [
+        to_bits(np.ascontiguousarray(x.transpose(0, 2, 1))),
+        to_bits(np.ascontiguousarray(in_words)),
+        np.zeros((blocks, pixels, LANES), np.float32),
+    ]
+    memory, places = nan, []
+    for part in parts:
+        places.append(len(memory))
+        memory = np.concatenate([memory, part.reshape(-1).view(np.uint8), nan])
+    before = memory.copy()
+    arguments = {
+        "%a": places[0],
+        "%a_block": pixels * 32,
+        "%w": places[1],
+        "%w_block": words * 64,
+        "%c": places[2],
+        "%c_block": pixels * 64,
+    }
+    num_products = Interpreter(text_of(pixels, blocks, words), memory, arguments).run()
+    sums = slice(places[2], places[2] + parts[2].nbytes)
+    expected = (w.T @ x.reshape(-1, pixels)[: 2 * words]).reshape(blocks, LANES, pixels).transpose(0, 2, 1)
+    np.testing.assert_array_equal(memory[sums].view(np.float32).reshape(expected.shape), expected)
+    memory[sums] = before[sums]
+    np.testing.assert_array_equal(memory, before)
+    assert num_products == len(row_tiles(pixels).firsts) * blocks * in_blocks
+
+
+def test_a_function_is_called_after_what_its_text_depends_on() -> None:
+    assert name_of(49, 3, 80) in text_of(49, 3, 80)
+    assert len({name_of(a, b, c) for a, b, c in ((1, 11, 1), (11, 1, 1), (1, 1, 11))}) == 3
+
+
+def test_blocks_without_the_mark_stay_what_they_are() -> None:
+    x = te.placeholder((4, 16), name="x")
+    k = te.reduce_axis((0, 4), name="k")
+    y = te.compute((16,), lambda i: te.sum(x[k, i], axis=k), name="y")
+    function = te.create_prim_func([x, y])
+    assert in_matrix_registers(function).script() == function.script()
