@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.space import Named, Point, ScheduleSpace
+from chanas.compiler.space import Coordinate, Named, Point, ScheduleSpace
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.steps import device_workloads
@@ -153,12 +153,17 @@ def points_of(
 
 
 def agree(a: ScheduleSpace[Any], b: ScheduleSpace[Any]) -> bool:
-    """True if two spaces have the same coordinates with the same options, but for those that may be left out."""
+    """True if all points of space `a` are such of `b`: both have the same coordinates, but for those that may be left
+    out, with the same factors of splits, and `b` has all choices of `a`."""
 
-    def fixed_options(space: ScheduleSpace[Any]) -> dict[str, tuple[tuple[int, ...], ...]]:
-        return {c.name: c.options for c in space.coordinates if c.name not in _FREE}
+    def fixed(space: ScheduleSpace[Any]) -> dict[str, Coordinate]:
+        return {c.name: c for c in space.coordinates if c.name not in _FREE}
 
-    return fixed_options(a) == fixed_options(b)
+    mine, theirs = fixed(a), fixed(b)
+    return mine.keys() == theirs.keys() and all(
+        set(c.options) <= set(theirs[name].options) if c.extent is None else c.options == theirs[name].options
+        for name, c in mine.items()
+    )
 
 
 def _same_points(named: Named, space: ScheduleSpace[Any]) -> Iterator[Point]:

@@ -35,7 +35,7 @@ _SUMS, _NUM_REGISTERS = 4, 8
 
 
 class RowTiles(NamedTuple):
-    """So many pixels, by the first pixel of each tile."""
+    """Tiles of so many pixels, by the first pixel of each."""
 
     rows: int
     firsts: tuple[int, ...]
@@ -104,7 +104,7 @@ declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
 
 
 def _by(num: int, values: Sequence[int]) -> list[Sequence[int]]:
-    """So many at a time."""
+    """Parts of so many values, the last one of those that are left."""
     return [values[i : i + num] for i in range(0, len(values), num)]
 
 
@@ -205,7 +205,7 @@ class _Access(NamedTuple):
 
 
 def _call(block: Any) -> Any:
-    """The block with a call for a body. Buffers are matched, so that it sees them as they are in the end."""
+    """Give the block a call for a body. Buffers are matched, so that it sees them as they are in the end."""
     import tvm
     from tvm import s_tir, tirx
 
@@ -257,7 +257,7 @@ class _Matched(NamedTuple):
 
 
 def _matched(access: _Access, sizes: Sequence[int] = ()) -> _Matched:
-    """From the first element on so many of each axis; the whole buffer if no sizes are given."""
+    """Match so many of each axis from the first element on; the whole buffer if no sizes are given."""
     import tvm
     from tvm import s_tir, tirx
 

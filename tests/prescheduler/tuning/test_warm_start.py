@@ -147,15 +147,14 @@ def test_another_target_of_the_same_run(run: RunDirectory) -> None:
 
 def test_the_other_dtype_is_taken_as_it_is_where_spaces_agree(run: RunDirectory) -> None:
     bf16 = dataclasses.replace(ONE, name="cpu-bf16", dtype="bfloat16")
-    pool = Workload("pool", 7, 64, 64)
-    warm = open_warm_start("cpu", stored(run, ONE, WORKLOAD, DEPTHWISE, pool), bf16)
-    for workload in (WORKLOAD, DEPTHWISE, pool):
+    warm = open_warm_start("cpu", stored(run, ONE, WORKLOAD, DEPTHWISE), bf16)
+    for workload in (WORKLOAD, DEPTHWISE):
         space = schedule_space(dataclasses.replace(workload, dtype="bfloat16"), bf16)
         there = agree(schedule_space(workload, ONE), space)
         prior = warm.prior(space)
         assert prior is not None
         assert (prior.target.dtype == "float32") == there
-    assert agree(schedule_space(pool, ONE), schedule_space(dataclasses.replace(pool, dtype="bfloat16"), bf16))
+    assert agree(schedule_space(DEPTHWISE, ONE), schedule_space(dataclasses.replace(DEPTHWISE, dtype="bfloat16"), bf16))
 
 
 def test_several_images_are_of_one_source_and_another_dtype_is_of_another(
