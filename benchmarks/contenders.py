@@ -146,7 +146,9 @@ def time_in_turns(calls: Mapping[str, tuple[Contender, int]], rounds: int, min_r
     samples: dict[str, list[float]] = {name: [] for name in names}
     with device_lock():
         for name, (contender, call) in calls.items():
-            estimate_s = min(contender.run(call, 2) for _ in range(2))
+            estimate_s = contender.run(call, 1)
+            if estimate_s < min_round_s:
+                estimate_s = min(contender.run(call, 2) for _ in range(2))
             num_calls[name] = max(1, round(min_round_s / max(estimate_s, 1e-7)))
         for i in range(rounds):
             first = i % len(names)
