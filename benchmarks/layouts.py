@@ -40,6 +40,7 @@ from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
+    from chanas.compiler.program import Form
     from chanas.workflows.models.chain import LoadedModel, TunedModel
     from chanas.workflows.models.layouts import LaidOut, LayoutSearch
 
@@ -67,7 +68,7 @@ def measure(name: str, options: argparse.Namespace, run: Path) -> dict[str, Any]
     search = tuned.layouts
     assert search is not None
     more = dataclasses.replace(effort, layouts=None, trials=options.trials * len(search.singles))
-    made = {**{str(lanes): single for lanes, single in sorted(search.singles.items())}, JOINT: search.joint}
+    made = {**{str(form): single for form, single in sorted(search.singles.items())}, JOINT: search.joint}
     once_more = load(name, options.quick).tune(effort=more, run=RunDirectory(run))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chanas-bench-")))
@@ -95,7 +96,7 @@ def save(tuned: TunedModel, laid_out: LaidOut, folder: Path) -> None:
 def row_of(search: LayoutSearch, timings: Mapping[str, Timing]) -> dict[str, Any]:
     best_s = min(timing.median_s for way, timing in timings.items() if way not in (JOINT, EQUAL))
     return {
-        "own": search.own,
+        "own": str(search.own),
         "latency_s": {way: timing.median_s for way, timing in timings.items()},
         "spread": {way: timing.spread for way, timing in timings.items()},
         "gain": best_s / timings[JOINT].median_s,
@@ -108,17 +109,17 @@ def row_of(search: LayoutSearch, timings: Mapping[str, Timing]) -> dict[str, Any
 def families_of(search: LayoutSearch) -> dict[str, dict[str, dict[str, float]]]:
     """By family and layout: seconds over those in the own layout, and the share of operators that are fastest there."""
     tuned = search.singles[search.own].program.tuned_numbers()
-    groups: dict[str, list[Mapping[int, float]]] = {}
+    groups: dict[str, list[Mapping[Form, float]]] = {}
     for number, seconds in search.operators.items():
         groups.setdefault(tuned[number].step.workload.op, []).append(seconds)
     found: dict[str, dict[str, dict[str, float]]] = {}
     for family, group in groups.items():
-        for lanes in sorted({n for seconds in group for n in seconds}):
-            there = [seconds for seconds in group if lanes in seconds]
-            found.setdefault(family, {})[str(lanes)] = {
+        for form in sorted({known for seconds in group for known in seconds}):
+            there = [seconds for seconds in group if form in seconds]
+            found.setdefault(family, {})[str(form)] = {
                 "operators": len(there),
-                "ratio": geometric_mean([seconds[lanes] / seconds[search.own] for seconds in there]),
-                "fastest": sum(seconds[lanes] == min(seconds.values()) for seconds in there) / len(there),
+                "ratio": geometric_mean([seconds[form] / seconds[search.own] for seconds in there]),
+                "fastest": sum(seconds[form] == min(seconds.values()) for seconds in there) / len(there),
             }
     return found
 
@@ -128,7 +129,7 @@ def copies_of(search: LayoutSearch) -> dict[str, float]:
     shares of the operators' seconds."""
     own_s = sum(seconds[search.own] for seconds in search.operators.values())
     best_s = sum(min(seconds.values()) for seconds in search.operators.values())
-    chosen = {o.step.workload.key for o in search.joint.program.tuned if o.value.lanes != search.own}
+    chosen = {o.step.workload.key for o in search.joint.program.tuned if o.form != search.own}
     return {
         "saved_without_copies": 1.0 - best_s / own_s,
         "saved_by_choice": 1.0 - search.joint.seconds / search.singles[search.own].seconds,
@@ -138,18 +139,19 @@ def copies_of(search: LayoutSearch) -> dict[str, float]:
 
 def solve_seconds(name: str, layouts: Sequence[int]) -> dict[str, Any]:
     """The proof of a network whose operators and copies have seconds at random."""
-    from chanas.core.target import in_blocks
+    from chanas.compiler.program import Form
     from chanas.models.layouts import choices_in
     from chanas.models.lowering import lower
     from chanas.prescheduler.layouts import LayoutGraph, possible_changes
 
     rng, target = np.random.default_rng(0), load_target("cpu")
     program = lower(load(name, False).graph, target)
-    seconds: dict[int, dict[int, float]] = {}
+    seconds: dict[int, dict[Form, float]] = {}
     for number, operation in program.tuned_numbers().items():
-        there = [n for n in layouts if n == program.lanes or choices_in(program, operation, in_blocks(target, n))]
+        forms = [Form(lanes) for lanes in layouts]
+        there = [f for f in forms if f == program.form or choices_in(program, operation, f.on(target))]
         base_s = operation.step.workload.num_flops / 1e11
-        seconds[number] = {n: base_s * rng.uniform(0.8, 1.25) for n in {program.lanes, *there}}
+        seconds[number] = {form: base_s * rng.uniform(0.8, 1.25) for form in dict.fromkeys([program.form, *there])}
     changes = {c: c.channels * c.pixels * 8 / 2e10 * rng.uniform(0.8, 1.25) for c in possible_changes(program, seconds)}
     _, proof = LayoutGraph.of(program, seconds, changes).chosen()
     row = {"network": name, "nodes": proof.num_nodes, "edges": proof.num_edges, "gap": proof.gap}

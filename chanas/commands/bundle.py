@@ -248,11 +248,11 @@ def _bench_tuned(
 
 
 def _say_rows(rows: Iterable[BenchmarkRow]) -> None:
-    typer.echo(f"{'':16s} {'median':>10s} {'spread':>10s} {'ratio':>8s}")
+    typer.echo(f"{'':18s} {'median':>10s} {'spread':>10s} {'ratio':>8s}")
     for row in rows:
         median, spread = ("-" if s is None else format_latency(s) for s in (row.median_s, row.spread_s))
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
-        typer.echo(f"{row.name:16s} {median:>10s} {spread:>10s} {ratio:>8s} {row.note}".rstrip())
+        typer.echo(f"{row.name:18s} {median:>10s} {spread:>10s} {ratio:>8s} {row.note}".rstrip())
 
 
 def export(

@@ -133,7 +133,7 @@ def tune(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the result; by default RUN/NAME, with what --shape, --target and --threads ask for."
+            help="Folder of the result; by default RUN/NAME, with what --shape, --target, --threads, --dtype ask for."
         ),
     ] = None,
     run: Annotated[
@@ -148,6 +148,9 @@ def tune(
     ] = Path("tuned"),
     target: Target = "cpu",
     threads: Threads = 1,
+    dtype: Annotated[
+        str, typer.Option(help="f32; bf16 with AVX512_BF16: operators may be in bfloat16, where that is faster.")
+    ] = "f32",
     shape: Annotated[
         list[str] | None,
         typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
@@ -198,6 +201,8 @@ def tune(
         effort = effort_of(context, NetworkEffort)
         if effort.layouts is not None:
             raise ConfigError("--layouts goes with a network; an operator alone has no neighbours")
+        if dtype != "f32":
+            raise ConfigError("--dtype goes with a network; the key of an operator names its own")
         usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
         _tune_operator(operator, usage, effort, run, schedule, simulate, as_json)
         return
@@ -221,7 +226,7 @@ def tune(
             typer.echo(
                 f"pictures   prepared as {loaded.opened.origin['pictures']} says; --preprocess and others change it"
             )
-        usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
+        usage = usage_of(target, threads, dtype, 1, rpc, key, devices)
         folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
         check_place(folder, run)
         if dry_run:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.compiler.program import LayoutChange
+from chanas.compiler.program import FormChange
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import fold_operators, pack_block, packed_parameters, split_tensors
@@ -190,11 +190,14 @@ def operator_case(
     return ReferenceCase(tuple(arguments), weights, expected, precision.operator_tolerance)
 
 
-def change_case(change: LayoutChange) -> ReferenceCase:
-    """The case of a map copied to another layout: of a copy nothing is rounded."""
+def change_case(change: FormChange) -> ReferenceCase:
+    """The case of a map copied in another form: each number is the nearest one of its type."""
     rng = np.random.default_rng(case_seed(change.key))
     values = rng.standard_normal((change.images, change.channels, change.pixels), dtype=np.float32)
-    return ReferenceCase((Blocks(change.before).pack(values),), (), Blocks(change.after).pack(values), tolerance=0.0)
+    before, after = (precision_of(form.dtype) for form in (change.before, change.after))
+    values = before.rounded(values)
+    packed = Blocks(change.before.lanes).pack(values, before)
+    return ReferenceCase((packed,), (), Blocks(change.after.lanes).pack(values, after), tolerance=0.0)
 
 
 def block_case(block: BlockConfig, target: HardwareTarget) -> ReferenceCase:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,13 +20,46 @@ import numpy.typing as npt
 
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, in_blocks, in_dtype
 from chanas.operators.layout import Blocks, num_blocks, pack_channels
+from chanas.operators.precision import BFLOAT16, FLOAT32, precision_of
 from chanas.operators.steps import Step, block_workloads
 from chanas.operators.workload import Workload
 
 Array = npt.NDArray[Any]
 _TILE_ROWS = range(6, 15)
+
+
+class Form(NamedTuple):
+    """The form of what an operator reads and writes: lanes of its channel blocks, and their type, as workloads call
+    it."""
+
+    lanes: int
+    dtype: str = FLOAT32.dtype
+
+    def __str__(self) -> str:
+        """`16`, and where it is not float32 `16-bfloat16`."""
+        return f"{self.lanes}" if self.dtype == FLOAT32.dtype else f"{self.lanes}-{self.dtype}"
+
+    def to_json(self) -> list[Any]:
+        return list(self)
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Form:
+        return cls(*data)
+
+    @classmethod
+    def of(cls, target: HardwareTarget) -> Form:
+        """The form that a target's operators have."""
+        return cls(target.vector_lanes, target.dtype)
+
+    def on(self, target: HardwareTarget) -> HardwareTarget:
+        """A processor whose operators have this form.
+
+        Raises:
+            TargetError: it has no such blocks.
+        """
+        return in_dtype(in_blocks(target, self.lanes), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -41,6 +74,15 @@ class Value:
     @property
     def blocked(self) -> bool:
         return self.lanes > 0
+
+    @property
+    def form(self) -> Form:
+        """The form of a blocked value; what is no bfloat16 is as operators in float32 read it."""
+        return Form(self.lanes, BFLOAT16.dtype if self.dtype == BFLOAT16.storage else FLOAT32.dtype)
+
+    def in_form(self, form: Form) -> Value:
+        """The same numbers in another form."""
+        return replace(self, lanes=form.lanes, dtype=precision_of(form.dtype).storage)
 
     @property
     def channel_axis(self) -> int:
@@ -78,24 +120,29 @@ class Value:
             return self.shape
         return Blocks(self.lanes).shape(self.channels, self.pixels_in_memory, self.images)
 
-    def change(self, before: int, after: int) -> LayoutChange:
-        """Its copy from blocks of some lanes to blocks of others."""
-        return LayoutChange(self.channels, self.pixels_in_memory, self.images, before, after)
+    def change(self, before: Form, after: Form) -> FormChange:
+        """Its copy from one form to another."""
+        return FormChange(self.channels, self.pixels_in_memory, self.images, before, after)
 
 
 @dataclass(frozen=True)
-class LayoutChange:
-    """A copy of a blocked value, from blocks of `before` lanes to blocks of `after`."""
+class FormChange:
+    """A copy of a blocked value in another form: in blocks of other lanes, or in another type."""
 
     channels: int
     pixels: int
     images: int
-    before: int
-    after: int
+    before: Form
+    after: Form
+
+    @property
+    def is_possible(self) -> bool:
+        """False if both lanes and type differ."""
+        return self.before.lanes == self.after.lanes or self.before.dtype == self.after.dtype
 
     @property
     def key(self) -> str:
-        """Name in records: `layout-16to8-128c-49px`."""
+        """Name in records: `layout-16to8-128c-49px`, `layout-16to16-bfloat16-128c-49px`."""
         images = "" if self.images == 1 else f"-b{self.images}"
         return f"layout-{self.before}to{self.after}-{self.channels}c-{self.pixels}px{images}"
 
@@ -130,6 +177,10 @@ class TunedOperation:
     @property
     def reads(self) -> tuple[int, ...]:
         return self.step.reads
+
+    @property
+    def form(self) -> Form:
+        return Form(self.value.lanes, self.choices[0].dtype)
 
     @property
     def key(self) -> Key:
@@ -259,9 +310,14 @@ class Program:
     def others(self) -> list[OtherOperation]:
         return [o for o in self.operations if isinstance(o, OtherOperation)]
 
-    def tuned_in(self, lanes: int) -> list[TunedOperation]:
-        """The tuned operators whose channel blocks have these lanes."""
-        return [o for o in self.tuned if o.value.lanes == lanes]
+    def tuned_in(self, form: Form) -> list[TunedOperation]:
+        """The tuned operators that have this form."""
+        return [o for o in self.tuned if o.form == form]
+
+    @property
+    def form(self) -> Form:
+        """The form of all operators but those of tuned ones in another."""
+        return Form(self.lanes)
 
     def tuned_numbers(self) -> dict[int, TunedOperation]:
         """The tuned operators by the numbers of their values."""

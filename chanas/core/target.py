@@ -265,6 +265,11 @@ def in_blocks(target: HardwareTarget, lanes: int) -> HardwareTarget:
     )
 
 
+def in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
+    """A processor that is used in bfloat16, whose kernels compute in a dtype of TVM's, that or float32."""
+    return dataclasses.replace(target, dtype=dtype, has_matrices=target.has_matrices and dtype == target.dtype)
+
+
 def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:
     """A GPU that is given `batch` images at once: a latency is then that of all of them together.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from chanas import errors
-from chanas.compiler.program import LayoutChange
+from chanas.compiler.program import FormChange
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.codec import fields_from_json, fields_to_json, to_json
@@ -117,7 +117,7 @@ class UntunedBlock:
     block: BlockConfig
 
 
-What = OperatorAt | OperatorsAt | BlockAt | NetworkAt | ModuleFile | UntunedBlock | LayoutChange
+What = OperatorAt | OperatorsAt | BlockAt | NetworkAt | ModuleFile | UntunedBlock | FormChange
 """Things that can be compiled."""
 
 

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.backends import backend_of, schedule_space
-from chanas.compiler.program import Emit, OtherOperation, Program, TunedOperation, Value, packed_constant, tiled_rows
+from chanas.compiler.program import (
+    Emit,
+    Form,
+    OtherOperation,
+    Program,
+    TunedOperation,
+    Value,
+    packed_constant,
+    tiled_rows,
+)
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.models import others
@@ -39,10 +48,19 @@ _LEAST_SAVED_PER_BYTE = 1.0
 def with_outputs(program: Program, numbers: Sequence[int]) -> Program:
     """A program that gives these of its values back, as the framework has them."""
     made = dataclasses.replace(program, operations=list(program.operations))
-    forms = [program.value(n) for n in numbers]
-    made.outputs = tuple(
-        made.add(_in_form(n, form, 0)) if form.blocked else n for n, form in zip(numbers, forms, strict=True)
-    )
+
+    def given(number: int) -> int:
+        value = made.value(number)
+        if not value.blocked:
+            return number
+        if value.form != Form(value.lanes):
+            change = value.change(value.form, Form(value.lanes))
+            emit = functools.partial(others.change_form, change=change, parallel=False)
+            value = value.in_form(Form(value.lanes))
+            number = made.add(OtherOperation(f"to blocks of {value.form}", (number,), value, emit, True))
+        return made.add(_in_form(number, value, 0))
+
+    made.outputs = tuple(map(given, numbers))
     return made
 
 

@@ -14,12 +14,13 @@ from tvm import relax, te, tirx
 
 from chanas.compiler.cpu.changes import changing
 from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
-from chanas.compiler.program import LayoutChange, Value
+from chanas.compiler.program import FormChange, Value
 from chanas.errors import ModelError, describe
 from chanas.models.definitions import define, normal
 from chanas.models.graph import Node
 from chanas.models.loops import IN_ORDER
 from chanas.operators.layout import Blocks, num_blocks
+from chanas.operators.precision import precision_of
 
 
 def pack(builder: Any, reads: Sequence[Any], _lanes: int, *, value: Value) -> Any:
@@ -58,13 +59,13 @@ def unpack(builder: Any, reads: Sequence[Any], _lanes: int, *, value: Value) -> 
     return builder.emit(relax.op.reshape(flat, value.shape))
 
 
-def change_layout(builder: Any, reads: Sequence[Any], _lanes: int, *, change: LayoutChange, parallel: bool) -> Any:
-    """A value in channel blocks of other lanes."""
+def change_form(builder: Any, reads: Sequence[Any], _lanes: int, *, change: FormChange, parallel: bool) -> Any:
+    """A value in channel blocks of other lanes, or in another type."""
     function = changing(change, parallel).without_attr("global_symbol")
     marked = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", OPAQUE)
-    shape = Blocks(change.after).shape(change.channels, change.pixels, change.images)
-    result = relax.TensorType(shape, "float32")
-    return builder.emit(relax.call_tir(builder.add_func(marked, "layout_change"), [reads[0]], result))
+    shape = Blocks(change.after.lanes).shape(change.channels, change.pixels, change.images)
+    result = relax.TensorType(shape, precision_of(change.after.dtype).storage)
+    return builder.emit(relax.call_tir(builder.add_func(marked, "form_change"), [reads[0]], result))
 
 
 def reshape(builder: Any, reads: Sequence[Any], lanes: int, *, shape: tuple[int, ...]) -> Any:

@@ -50,6 +50,7 @@ class Precision:
     block_tolerance     the same of a block against PyTorch in float32
     network_tolerance   the same of a whole network
     encode, decode      float32 to numbers in memory, the nearest ones, and back
+    units               units in the last place of float32 that lie between two neighbours
     """
 
     dtype: str
@@ -59,6 +60,7 @@ class Precision:
     network_tolerance: float
     encode: Callable[[Array], Stored] = _as_float32
     decode: Callable[[Stored], Array] = _as_float32
+    units: int = 1
 
     @property
     def item_bytes(self) -> int:
@@ -79,10 +81,10 @@ FLOAT32 = Precision("float32", "float32", 1e-4, 1e-4, 1e-4)
 # A sum that lies a little to the other side of the middle of two bfloat16 numbers comes out one step away, which is at
 # most 2⁻⁷ of a number and 2⁻⁸ ≈ 4e-3 of the largest half. In blocks and networks every weight and each operator's
 # output is rounded by up to 2⁻⁹, three to six times in a block (5e-3 is usual), in some twenty blocks (under 1e-2).
-BFLOAT16 = Precision("bfloat16", "uint16", 5e-3, 2e-2, 5e-2, to_bits, from_bits)
+BFLOAT16 = Precision("bfloat16", "uint16", 5e-3, 2e-2, 5e-2, to_bits, from_bits, 1 << 16)
 # Three bits more; every operator rounds by up to 2⁻¹¹, at most sixty in a row. TF32 rounds factors alone.
-FLOAT16 = Precision("float16", "float16", 2e-3, 1e-2, 2e-2, _as_float16)
-TF32 = Precision("tf32", "float32", 2e-3, 1e-2, 2e-2)
+FLOAT16 = Precision("float16", "float16", 2e-3, 1e-2, 2e-2, _as_float16, units=1 << 13)
+TF32 = Precision("tf32", "float32", 2e-3, 1e-2, 2e-2, units=1 << 13)
 PRECISIONS = {precision.dtype: precision for precision in (FLOAT32, BFLOAT16, FLOAT16, TF32)}
 
 

@@ -12,20 +12,15 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from chanas.compiler.program import Form
+
 # Seconds as the solver sees them: its own limit of the gap is absolute, 1e-6.
 _NANOSECONDS = 1e9
-
-
-class Form(NamedTuple):
-    """The form of what an operator reads and writes: lanes of its channel blocks, and their type."""
-
-    lanes: int
-    dtype: str = "float32"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from chanas.compiler.program import Key, Program, TunedOperation, workloads_of
+from chanas.compiler.program import Form, Key, Program, TunedOperation, workloads_of
 from chanas.compiler.space import Point
 from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
@@ -81,7 +81,8 @@ class TunedOperators:
 def trials_of(choices: Choices, target: HardwareTarget, store: RecordStore) -> dict[Key, TrialSummary]:
     """Trials of the chosen operators in the target's layout, kept ones included. Those of others that compute the same
     are not counted."""
-    chosen = {key: choice.workload for key, choice in choices.items() if key[1] == target.vector_lanes}
+    workloads = {key: choice.workload for key, choice in choices.items()}
+    chosen = {key: w for key, w in workloads.items() if Form(key[1], w.dtype) == Form.of(target)}
     return {key: TrialSummary.of(w, legal_records(w, target, store)) for key, w in chosen.items()}
 
 
@@ -101,7 +102,7 @@ def require_records(program: Program, target: HardwareTarget, store: RecordStore
         ConfigError: of so many no schedule that works is known; names the first.
     """
     known = choose(program, target, _records(program, target, store))
-    every = dict.fromkeys(o.key for o in program.tuned_in(target.vector_lanes))
+    every = dict.fromkeys(o.key for o in program.tuned_in(Form.of(target)))
     missing = [choices for choices, lanes in every if (choices, lanes) not in known]
     if missing:
         num, all_ = len(missing), len(every)
@@ -119,12 +120,12 @@ def with_defaults(
     default schedule: its seconds are guessed from the others'."""
     if warm_start is not None and warm_start.source.has_points_of(target):
         for find in (warm_start.ideas, warm_start.similar_ideas):
-            left = {w for o in program.tuned_in(target.vector_lanes) if o.key not in choices for w in o.choices}
+            left = {w for o in program.tuned_in(Form.of(target)) if o.key not in choices for w in o.choices}
             choices = {**choose(program, target, {}, {w: idea for w in left for idea in find(w)}), **choices}
     measured = [(c.seconds, c.workload.num_flops) for c in choices.values()]
     per_flop = math.fsum(s for s, _ in measured) / max(1, sum(n for _, n in measured)) or _GUESSED_S_PER_FLOP
     defaults = {}
-    for operation in program.tuned_in(target.vector_lanes):
+    for operation in program.tuned_in(Form.of(target)):
         if operation.key not in choices and operation.key not in defaults:
             workload = operation.choices[0]
             [point] = ranked_points(workload, target, 1)
@@ -177,7 +178,7 @@ def tune_program(
         MeasureError: families of operators do not work on the device.
     """
     store, target = session.store, session.target
-    operations = program.tuned_in(target.vector_lanes)
+    operations = program.tuned_in(Form.of(target))
     workloads = workloads_of(operations)
     before = store.count()
     left_s = max(0.0, deadline_s - time.monotonic())
@@ -237,7 +238,7 @@ def check_provable(program: Program) -> None:
 
 def _records(program: Program, target: HardwareTarget, store: RecordStore) -> dict[Workload, list[TuningRecord]]:
     """Valid records of each operator in the target's layout, best first."""
-    return {w: best_records(w, target, store) for w in workloads_of(program.tuned_in(target.vector_lanes))}
+    return {w: best_records(w, target, store) for w in workloads_of(program.tuned_in(Form.of(target)))}
 
 
 def _counts(
@@ -261,7 +262,7 @@ def choose(
     """The fastest of the operators that compute the same in the target's layout, for those of which any works; what was
     measured goes before what was taken over."""
     chosen: dict[Key, ChosenOperator] = {}
-    for operation in program.tuned_in(target.vector_lanes):
+    for operation in program.tuned_in(Form.of(target)):
         best = [
             ChosenOperator(workload, found[0].point, found[0].last_s)
             for workload in operation.choices

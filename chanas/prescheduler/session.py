@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from chanas.compiler.program import Form
 from chanas.core.arch import BlockConfig
 from chanas.core.effort import Effort
 from chanas.core.progress import progress_bar
-from chanas.core.target import HardwareTarget, in_blocks
+from chanas.core.target import HardwareTarget
 from chanas.measuring.canary import Canary
 from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.operators.workload import Workload
@@ -44,14 +45,9 @@ class Session:
         self._started, self._start_s = time.time(), time.monotonic()
 
     @contextlib.contextmanager
-    def in_layout(self, lanes: int) -> Iterator[Session]:
-        """The same device with maps in channel blocks of `lanes`, and records and files of its own.
-
-        Raises:
-            TargetError: it has no such blocks.
-        """
-        target = in_blocks(self.target, lanes)
-        scratch = self.scratch / f"blocks-of-{lanes}"
+    def on(self, target: HardwareTarget) -> Iterator[Session]:
+        """The same device with maps in another form, as `target` says, and records and files of its own."""
+        scratch = self.scratch / f"blocks-of-{Form.of(target)}"
         scratch.mkdir(exist_ok=True)
         with contextlib.closing(RecordStore(self.store.path, target)) as store:
             made = replace(self, target=target, store=store, scratch=scratch)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from chanas.compiler.program import Form
+
 
 @pytest.fixture
 def layouts(load: Any) -> ModuleType:
@@ -44,7 +46,8 @@ def test_families_say_where_their_operators_are_fastest(layouts: ModuleType) -> 
 
     tuned = {1: operator("pointwise"), 2: operator("pointwise"), 3: operator("depthwise")}
     own = SimpleNamespace(program=SimpleNamespace(tuned_numbers=lambda: tuned))
-    seconds = {1: {16: 1.0, 8: 2.0}, 2: {16: 2.0, 8: 1.0}, 3: {16: 1.0}}
-    found = layouts.families_of(SimpleNamespace(own=16, singles={16: own}, operators=seconds))
+    own_form, eight = Form(16), Form(8)
+    seconds = {1: {own_form: 1.0, eight: 2.0}, 2: {own_form: 2.0, eight: 1.0}, 3: {own_form: 1.0}}
+    found = layouts.families_of(SimpleNamespace(own=own_form, singles={own_form: own}, operators=seconds))
     assert found["pointwise"]["8"] == {"operators": 2, "ratio": pytest.approx(1.0), "fastest": 0.5}
     assert found["depthwise"] == {"16": {"operators": 1, "ratio": 1.0, "fastest": 1.0}}

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 from chanas.compiler.cpu.module import ProgramModule, program_module
-from chanas.compiler.program import Program
-from chanas.core.target import HardwareTarget, in_blocks
+from chanas.compiler.program import Form, Program
+from chanas.core.target import HardwareTarget
 from chanas.models.sources.model import Array
 from chanas.prescheduler.ideas import ranked_points
 
@@ -20,7 +20,7 @@ def default_module(program: Program, target: HardwareTarget, choice: int = 0) ->
     """The module of a program with default schedules. Of operators that compute the same it takes the one that `choice`
     says, as far as there are so many."""
     taken = {o.key: o.choices[min(choice, len(o.choices) - 1)] for o in program.tuned}
-    chosen = {key: (w, ranked_points(w, in_blocks(target, key[1]), 1)[0]) for key, w in taken.items()}
+    chosen = {key: (w, ranked_points(w, Form(key[1], w.dtype).on(target), 1)[0]) for key, w in taken.items()}
     return program_module(program, chosen, target)
 
 

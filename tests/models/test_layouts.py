@@ -1,4 +1,4 @@
-"""chanas/models/layouts.py: networks whose operators are in different layouts give what PyTorch gives."""
+"""chanas/models/layouts.py: networks whose operators have different forms give what PyTorch gives."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chanas.compiler.cpu.build import build_module
-from chanas.compiler.program import MapView, OtherOperation, Program
-from chanas.core.target import in_blocks
-from chanas.models.layouts import choices_in, in_layouts
+from chanas.compiler.program import Form, MapView, OtherOperation, Program
+from chanas.core.processor import host_processor
+from chanas.core.target import HardwareTarget
+from chanas.devices.host import load_target
+from chanas.models.layouts import choices_in, in_forms
 from chanas.models.lowering import lower
+from chanas.models.sources.model import OpenedModel
 
 from .default_programs import default_module, outputs_of
 from .torch_networks import HOST, Of, graphs, lowered, opened
 
 LANES = HOST.vector_lanes
-OTHERS = (8, 4) if LANES > 8 else (16, 4)
-SHAPE = (1, 3, 12, 10)
+OWN, OTHERS = Form(LANES), tuple(Form(n) for n in ((8, 4) if LANES > 8 else (16, 4)))
+SHAPE, SQUARE = (1, 3, 12, 10), (1, 3, 12, 12)
 CHANNELS = 2 * LANES + 8
 
 
@@ -71,17 +74,17 @@ JOINED = Of(
 )
 
 
-def movable(program: Program, lanes: int) -> list[int]:
-    target = in_blocks(HOST, lanes)
+def movable(program: Program, form: Form, device: HardwareTarget = HOST) -> list[int]:
+    target = form.on(device)
     return [n for n, o in program.tuned_numbers().items() if choices_in(program, o, target)]
 
 
-def mixed(program: Program, seed: int) -> Mapping[int, int]:
+def mixed(program: Program, seed: int) -> Mapping[int, Form]:
     """Layouts at random of the operators that can be in them."""
     rng = np.random.default_rng(seed)
-    able = {lanes: movable(program, lanes) for lanes in OTHERS}
-    options = {n: [LANES, *(lanes for lanes in OTHERS if n in able[lanes])] for n in program.tuned_numbers()}
-    return {n: int(rng.choice(found)) for n, found in options.items()}
+    able = {form: movable(program, form) for form in OTHERS}
+    options = {n: [OWN, *(form for form in OTHERS if n in able[form])] for n in program.tuned_numbers()}
+    return {n: found[rng.integers(len(found))] for n, found in options.items()}
 
 
 def changes(program: Program) -> list[OtherOperation]:
@@ -94,25 +97,45 @@ def test_networks_in_mixed_layouts_give_what_pytorch_gives(network: Of, seed: in
     model = opened(network, SHAPE)
     program = lower(graphs(model)[1], HOST)
     if isinstance(seed, int):
-        lanes = mixed(program, seed)
+        forms = mixed(program, seed)
     else:
         one = OTHERS[seed.endswith("second")]
-        lanes = dict.fromkeys(movable(program, one), one)
-    other = in_layouts(program, lanes, HOST)
-    assert changes(other)
-    made = default_module(other, HOST)
-    source, library = tmp_path / "net.json", tmp_path / "net.so"
+        forms = dict.fromkeys(movable(program, one), one)
+    assert_right(model, in_forms(program, forms, HOST), HOST, tmp_path, 1e-5)
+
+
+def assert_right(model: OpenedModel, program: Program, device: HardwareTarget, folder: Path, error: float) -> None:
+    assert changes(program)
+    made = default_module(program, device)
+    source, library = folder / "net.json", folder / "net.so"
     source.write_text(made.to_json())
-    build_module(source, HOST, library)
+    build_module(source, device, library)
     inputs = model.random_inputs(1)
     outputs = outputs_of(tvm.runtime.load_module(str(library)), made, inputs)
     for output, expected in zip(outputs, model.answer(inputs), strict=True):
-        assert float(np.abs(output - expected).max() / np.abs(expected).max()) <= 1e-5
+        assert float(np.abs(output - expected).max() / np.abs(expected).max()) <= error
+
+
+@pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
+@pytest.mark.parametrize("network", [RESIDUAL, JOINED], ids=["residual", "joined"])
+@pytest.mark.parametrize("seed", [0, 1, "all"])
+def test_networks_partly_in_bfloat16_give_nearly_what_pytorch_gives(
+    network: Of, seed: int | str, tmp_path: Path
+) -> None:
+    device, halves = load_target("cpu", 1, "bf16"), Form(LANES, "bfloat16")
+    model = opened(network, SQUARE)
+    program = lower(graphs(model)[1], HOST)
+    able = movable(program, halves, device)
+    rng = np.random.default_rng(seed if isinstance(seed, int) else 0)
+    some = [n for n in able if seed == "all" or rng.integers(2)]
+    other = in_forms(program, dict.fromkeys(some, halves), device)
+    assert {o.value.dtype for o in other.tuned} == {"uint16", "float32"}
+    assert_right(model, other, device, tmp_path, 3e-2)
 
 
 def test_operators_stay_where_nothing_is_to_change() -> None:
     program = lowered(RESIDUAL, SHAPE)
-    same = in_layouts(program, {}, HOST)
+    same = in_forms(program, {}, HOST)
     assert [o.reads for o in same.operations] == [o.reads for o in program.operations]
     assert (same.parts, same.outputs, same.names) == (program.parts, program.outputs, program.names)
     assert [o.key for o in same.tuned] == [o.key for o in program.tuned]
@@ -127,22 +150,22 @@ def test_a_map_is_changed_once_for_all_that_read_it() -> None:
     )
     program = lowered(network, SHAPE)
     _, one, two, three = sorted(program.tuned_numbers())[-4:]
-    other = in_layouts(program, {two: OTHERS[0], three: OTHERS[0]}, HOST)
-    of_stem = [o for o in changes(other) if o.value.lanes == OTHERS[0]]
+    other = in_forms(program, {two: OTHERS[0], three: OTHERS[0]}, HOST)
+    of_stem = [o for o in changes(other) if o.value.form == OTHERS[0]]
     assert len(of_stem) == 1
     assert one in program.tuned_numbers()
 
 
 def test_neighbours_in_one_layout_hand_maps_over_as_they_are() -> None:
     program = lowered(nn.Sequential(conv(3, 2 * LANES, 3), nn.ReLU(), conv(2 * LANES, 2 * LANES), nn.ReLU()), SHAPE)
-    other = in_layouts(program, dict.fromkeys(program.tuned_numbers(), OTHERS[0]), HOST)
-    assert [o.value.lanes for o in changes(other)] == [LANES]  # of the output, which the framework's form is made of
+    other = in_forms(program, dict.fromkeys(program.tuned_numbers(), OTHERS[0]), HOST)
+    assert [o.value.form for o in changes(other)] == [OWN]  # of the output, which the framework's form is made of
 
 
 def test_views_and_what_is_not_tuned_stay_in_the_devices_own_layout() -> None:
     program = lowered(JOINED, SHAPE)
-    other = in_layouts(program, dict.fromkeys(movable(program, OTHERS[0]), OTHERS[0]), HOST)
+    other = in_forms(program, dict.fromkeys(movable(program, OTHERS[0]), OTHERS[0]), HOST)
     assert {o.value.lanes for o in other.operations if isinstance(o, MapView)} == {LANES}
     assert all(other.value(v).lanes == other.value(at.whole).lanes == LANES for v, at in other.parts.items())
-    known = (0, LANES, OTHERS[0])
+    known = (0, LANES, OTHERS[0].lanes)
     assert all(o.value.lanes in known for o in other.others)

@@ -1,4 +1,4 @@
-"""Kernels that copy maps from channel blocks of some lanes to blocks of others."""
+"""Kernels that copy maps in another form: in channel blocks of other lanes, or in another type."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ from typing import Any
 
 from chanas.compiler.cpu.batches import over_images
 from chanas.compiler.cpu.generic import MIN_PARALLEL
-from chanas.compiler.program import LayoutChange
+from chanas.compiler.program import FormChange
+from chanas.errors import ScheduleError
 from chanas.operators.layout import Blocks, num_blocks
+from chanas.operators.precision import precision_of
 
 
-def changing(change: LayoutChange, parallel: bool) -> Any:
+def changing(change: FormChange, parallel: bool) -> Any:
     """A scheduled `tirx.PrimFunc` `main` from a map to its copy: for b, m: vectors of the smaller blocks' lanes. Lanes
-    of the copy that no block of the map has are zero."""
+    of the copy that no block of the map has are zero. Float32 becomes the nearest bfloat16.
+
+    Raises:
+        ScheduleError: both lanes and type differ.
+    """
     from tvm import s_tir, te, tirx
 
-    lanes = min(change.before, change.after)
-    ratio, num = max(change.before, change.after) // lanes, num_blocks(change.channels, lanes)
-    before, after = (Blocks(n).shape(change.channels, change.pixels) for n in (change.before, change.after))
-    x = te.placeholder(before, name="x")
+    from chanas.compiler.cpu.arithmetic import arithmetic_of
+
+    if not change.is_possible:
+        raise ScheduleError(f"expected a change of lanes or of type, got {change.before} to {change.after}")
+    forms = (change.before, change.after)
+    precisions = [precision_of(form.dtype) for form in forms]
+    load, store = arithmetic_of(precisions[0]).load, arithmetic_of(precisions[1]).store
+    fewest, most = sorted(form.lanes for form in forms)
+    lanes, ratio, num = fewest, most // fewest, num_blocks(change.channels, fewest)
+    before, after = (Blocks(form.lanes).shape(change.channels, change.pixels) for form in forms)
+    x = te.placeholder(before, precisions[0].storage, name="x")
 
     def split(b: Any, m: Any, v: Any) -> Any:
         return x[b // ratio, m, b % ratio * lanes + v]
@@ -26,14 +39,19 @@ def changing(change: LayoutChange, parallel: bool) -> Any:
     def joined(b: Any, m: Any, v: Any) -> Any:
         block = b * ratio + v // lanes
         found = x[block, m, v % lanes]
-        return found if num % ratio == 0 else tirx.if_then_else(block < num, found, tirx.const(0, "float32"))
+        return found if num % ratio == 0 else tirx.if_then_else(block < num, found, tirx.const(0, x.dtype))
 
-    copy = te.compute(after, joined if change.after > change.before else split, name="copy")
+    def copied(b: Any, m: Any, v: Any) -> Any:
+        value = (joined if change.after.lanes > change.before.lanes else split)(b, m, v)
+        return value if precisions[0] == precisions[1] else store(load(value))
+
+    copy = te.compute(after, copied, name="copy")
     sch = s_tir.Schedule(te.create_prim_func([x, copy]), error_render_level="none")
     b, m, v = sch.get_loops(sch.get_sblock("copy"))
     pieces, vector = sch.split(v, [None, lanes])
     sch.unroll(pieces)
     sch.vectorize(vector)
+    arithmetic_of(precisions[1]).import_instructions(sch, b)
     if parallel and change.channels * change.pixels >= MIN_PARALLEL:
         sch.parallel(sch.fuse(b, m))
     return over_images(sch.mod["main"], change.images, ())

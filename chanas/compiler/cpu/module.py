@@ -31,7 +31,7 @@ from chanas.compiler.program import (
     Value,
 )
 from chanas.compiler.space import Point
-from chanas.core.target import HardwareTarget, in_blocks
+from chanas.core.target import HardwareTarget
 from chanas.operators.layout import Blocks, input_shape, output_shape
 from chanas.operators.workload import Workload
 
@@ -171,7 +171,7 @@ class _Emission:
         tuned = self.numbers.setdefault((workload, tuple(point), lanes), len(self.numbers))
         key = (tuned, tuple(sorted(parts.items())))
         if key not in self.functions:
-            function = schedule_packed_operator(workload, point, in_blocks(self.target, lanes), parts)
+            function = schedule_packed_operator(workload, point, operation.form.on(self.target), parts)
             variant = sum(k[0] == tuned for k in self.functions)
             self.functions[key] = self._add(function, f"tuned{tuned}_{variant}" if variant else f"tuned{tuned}")
         result = relax.TensorType(output_shape(workload, Blocks(lanes)), workload.output_storage)

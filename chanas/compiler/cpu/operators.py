@@ -73,10 +73,10 @@ def finish(workload: Workload, value: Any, residual: Any) -> Any:
 
 def _window_output(workload: Workload, lanes: int, prefix: str, total: Read, bias: Any, extras: Tensors) -> Any:
     """[B, H, W, l]: sums with their bias, epilogue and residual."""
-    rows, columns = workload.axes
+    (rows, columns), load = workload.axes, arithmetic_of(workload.input_precision).load
 
     def value(b: Any, h: Any, w: Any, v: Any) -> Any:
-        residual = pixel(extras[-1], b, h * columns.output + w, v) if workload.residual else None
+        residual = load(pixel(extras[-1], b, h * columns.output + w, v)) if workload.residual else None
         return _store(workload, finish(workload, total(b, h, w, v) + bias[b, v], residual))
 
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)

@@ -229,7 +229,7 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     """Tiles of pixels and channel blocks, words of input channels written out, loop order, and where a gate is
     applied; in matrix registers where there are such, but for a map of one pixel, which waits for its weights."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
-    if target.has_matrices and workload.output_pixels > 1:
+    if _in_matrices(workload, target):
         return _matrix_pointwise(workload, target)
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
@@ -264,6 +264,13 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
         return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
 
     return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
+
+
+def _in_matrices(workload: Workload, target: HardwareTarget) -> bool:
+    """True of a 1×1 convolution whose sums are in matrix registers, which read pixels that lie side by side."""
+    has_strides = any(axis.stride > 1 for axis in workload.axes)
+    is_half = workload.input_precision is BFLOAT16
+    return target.has_matrices and is_half and not has_strides and workload.output_pixels > 1
 
 
 def _matrix_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[MatrixPoint]:

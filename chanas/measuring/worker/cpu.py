@@ -20,7 +20,7 @@ import numpy as np
 from chanas import interrupts
 from chanas.compiler.cases import ReferenceCase, relative_error
 from chanas.compiler.comparison import Comparison, StoredCase
-from chanas.compiler.program import LayoutChange
+from chanas.compiler.program import FormChange
 from chanas.devices.lean_tvm import hide_torch
 from chanas.devices.timing import Call, Clock, seconds_per_call
 from chanas.measuring.messages import (
@@ -74,7 +74,7 @@ def build(request: Build) -> Any:
             cpu_build.build_module(module, target, path)
         case ModuleFile(module, num_inputs), "kernels":
             return c_kernels.build_calls(name, module, num_inputs, target, path)
-        case LayoutChange() as change, "library":
+        case FormChange() as change, "library":
             cpu_build.build_function(changes.changing(change, target.num_threads > 1), target, path)
         case UntunedBlock(block), "library":
             untuned.build_block(block, target, path)

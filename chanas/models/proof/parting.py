@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.compiler.comparison import Difference, Draw, difference
+from chanas.compiler.comparison import Difference, Draw, difference, largest_of
 from chanas.compiler.cpu.module import ProgramModule, program_module
 from chanas.compiler.program import Program, TunedOperation
 from chanas.core.target import HardwareTarget
@@ -23,6 +23,7 @@ from chanas.models.proof.reference import Reference
 from chanas.models.proof.rounding import Growth
 from chanas.models.proof.uncertainty import values_and_bounds
 from chanas.models.sources.onnx_models import values_of
+from chanas.operators.precision import FLOAT32, precision_of
 
 _SECONDS = 60.0
 _MOST_VALUES, _MOST_BYTES = 64, 1 << 27
@@ -45,7 +46,8 @@ def first_difference(
 
 
 class _Search:
-    """The values of a program that have a name in the ONNX model; `before` has what each one is computed from."""
+    """The values of a program that have a name in the ONNX model; `before` has what each one is computed from, `share`
+    is what they may be further off where operators are in bfloat16."""
 
     def __init__(
         self, made: ProgramModule, reference: Reference, draw: Draw, target: HardwareTarget, pool: Pool, scratch: Path
@@ -56,6 +58,8 @@ class _Search:
         self.names = {v: name for v, name in made.program.names.items() if name in self.nodes}
         self.growths = {node.name: reference.growths[v] for v, node in numbered(reference.graph)}
         self.before = _ancestors(made.program)
+        precisions = {precision_of(operation.form.dtype) for operation in made.program.tuned} - {FLOAT32}
+        self.share = max((precision.network_tolerance for precision in precisions), default=0.0)
         self.deadline = time.monotonic() + _SECONDS
 
     def line(self) -> str:
@@ -100,7 +104,8 @@ class _Search:
             for v, found in zip(values, known, strict=True)
             if found[0].size == math.prod(self.program.value(v).shape)
         }
-        expected, bounds = (tuple(found[part] for found in kept.values()) for part in (0, 1))
+        expected = tuple(value for value, _ in kept.values())
+        bounds = tuple(bound + np.float32(self.share * largest_of(value)) for value, bound in kept.values())
         draw = Draw(self.draw.name, self.draw.inputs, expected, bounds)
         program = with_outputs(self.program, list(kept))
         made = program_module(program, self.made.chosen, self.target)

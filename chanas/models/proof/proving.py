@@ -19,12 +19,14 @@ from chanas.models.proof.comparing import build, compare
 from chanas.models.proof.parting import first_difference
 from chanas.models.proof.reference import Reference
 from chanas.models.proof.uncertainty import with_uncertainty
+from chanas.operators.precision import FLOAT32, precision_of
 
 _ROUNDS = 9
 _FEWEST_ROUNDS, _ROUNDS_S = 3, 4.0
 """Rounds where the first one tells that more would take longer than so many seconds."""
-_TELLING = 1e-2
-"""The largest bound up to which an error says how exact the program is, and not how uncertain the framework is."""
+_TELLING, _TELLING_ROUNDED = 1e-2, 0.2
+"""The largest bound up to which an error says how exact the program is, and not how uncertain the framework is; the
+same of a program that is partly in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Proof:
 
     seconds         median of single calls, and their spread
     relative_error  the largest of all outputs and draws, without those that are uncertain by more than 1e-2 in the
-                    framework itself
+                    framework itself, of programs partly in bfloat16 by more than 0.2
     draws           names of the inputs that outputs were compared for
     """
 
@@ -68,11 +70,15 @@ def prove(
     num_rounds: int = _ROUNDS,
 ) -> Proof:
     """Compile a module to `library`, compare its outputs with the framework's, and time it in at most so many
-    rounds.
+    rounds. Of operators in bfloat16 outputs may be further off (`Reference.rounded_to`).
 
     Raises:
         MeasureError: it does not compile, its outputs differ, or it could not be timed.
     """
+    precisions, telling = [precision_of(operation.form.dtype) for operation in made.program.tuned], _TELLING
+    for precision in {p for p in precisions if p != FLOAT32}:
+        reference = reference.rounded_to(precision, precisions.count(precision))
+        telling = _TELLING_ROUNDED
     try:
         with open_workers(target, open_pool) as (pool, scratch):
             case, source = scratch / "network.npz", scratch / "network.json"
@@ -100,12 +106,12 @@ def prove(
     except ChanasError:
         library.unlink(missing_ok=True)
         raise
-    telling = [d.error for draw in compared.draws for d in draw if d.bound <= _TELLING]
+    errors = [d.error for draw in compared.draws for d in draw if d.bound <= telling]
     names = tuple(draw.name for draw in reference.draws)
     return Proof(
         outcome.seconds,
         outcome.spread_s or 0.0,
-        max(telling, default=0.0),
+        max(errors, default=0.0),
         tuple(_output_proof(compared, reference, i) for i in range(len(reference.draws[0].outputs))),
         names,
     )

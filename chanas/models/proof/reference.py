@@ -7,21 +7,25 @@ there is time to ask it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from chanas.compiler.comparison import Draw, difference
+from chanas.compiler.comparison import Draw, difference, largest_of
 from chanas.errors import ModelError
 from chanas.models.graph import Constant, Graph, numbered
-from chanas.models.proof.rounding import Growth, allowed, growths, moved_answers
+from chanas.models.proof.rounding import Growth, allowed, growths, moved_answers, moved_inputs
 from chanas.models.sources.model import Array, OpenedModel
 from chanas.network.inputs import KINDS, drawn_inputs
+from chanas.operators.precision import Precision
 
 _SECONDS = 10.0
 """Time for the framework's answers; the first one is waited for however long it takes."""
+_ROUNDED = 2
+"""Answers of the framework for inputs that are rounded at random."""
 _MOST_BYTES = 1 << 28
 """Bytes of draws after which there are no more."""
 _PASSED_ON = ("reshape", "astype", "permute_dims", "slice", "strided_slice", "broadcast_to", "concat", "where", "add")
@@ -46,6 +50,27 @@ class Reference:
     @property
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(output.shape for output in self.draws[0].outputs)
+
+    def rounded_to(self, precision: Precision, num_operators: int) -> Reference:
+        """The reference of a program so many of whose operators compute in a precision of fewer bits.
+
+        Numbers of floating-point outputs may be further off by the tolerance of whole networks, as a share of the
+        largest, and by twice what rounding the inputs alone moves the framework's answer, times the root of the number
+        of operators: each of them rounds as much.
+        """
+        rng = np.random.default_rng(0)
+
+        def rounded(draw: Draw) -> Draw:
+            moved = [self.opened.answer(moved_inputs(draw.inputs, precision.units // 2, rng)) for _ in range(_ROUNDED)]
+            found = list(draw.allowed)
+            for i, output in enumerate(draw.outputs):
+                if output.dtype.kind == "f":
+                    apart = np.max([np.abs(np.asarray(answer[i]) - output) for answer in moved], axis=0)
+                    largest = precision.network_tolerance * largest_of(output)
+                    found[i] = found[i] + np.float32(largest + 2.0 * math.sqrt(num_operators) * np.nanmax(apart))
+            return dataclasses.replace(draw, allowed=tuple(found))
+
+        return dataclasses.replace(self, draws=tuple(map(rounded, self.draws)))
 
     def growth(self, output: int) -> Growth:
         """The growth of rounding errors up to an output."""

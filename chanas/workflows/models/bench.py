@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from chanas.devices.timing import Call as TimedCall
 from chanas.devices.timing import Clock, TimingSettings, seconds_per_call, time_in_turns
 from chanas.errors import ModelError
 from chanas.files.scratch import scratch_folder
+from chanas.operators.precision import BFLOAT16, FLOAT32
 from chanas.workflows.models.contenders import (
     CONTENDERS,
     TOLERANCE,
@@ -35,6 +37,8 @@ RUNTIMES = {name: make for name, make in CONTENDERS.items() if name in ("ONNX Ru
 UNTUNED = "TVM untuned"
 OWN = "chanas"
 _NUM_WARM_UP, _MIN_ROUND_S = 3, 0.01
+# Largest error of contenders in bfloat16, as a share of the largest output: of random weights it is large.
+_ROUNDED = 0.2
 _PAUSE_S = 0.02
 """Thread pools spin for a while after their last call; the next contender waits until the cores are its own."""
 
@@ -87,7 +91,8 @@ def benchmark_tuned(
     network: TunedNetwork, opened: OpenedModel | None, settings: BenchSettings = DEFAULT_SETTINGS
 ) -> list[BenchmarkRow]:
     """Time the compiled network as Python calls it and alone and, where `opened` is what it was tuned from, every other
-    runtime on the same inputs, threads and cores. A contender whose outputs differ from the framework's has a note.
+    runtime on the same inputs, threads and cores; where the network is in bfloat16, those that compute in it are timed
+    in it, too. A contender whose outputs differ from the framework's has a note.
 
     Raises:
         TargetError: it was compiled for another device.
@@ -106,6 +111,11 @@ def benchmark_tuned(
             for name, make in settings.contenders.items():
                 with noted(notes, name):
                     calls[name] = make(subject)
+            if network.target.dtype == BFLOAT16.dtype:
+                halves = replace(subject, dtype=BFLOAT16.dtype)
+                for name, make in settings.contenders.items():
+                    with contextlib.suppress(ModelError):  # it does not compute in it
+                        calls[f"{name} bf16"] = make(halves)
         summaries = time_in_turns(
             [[(call, ())] for call in calls.values()],
             _NUM_WARM_UP,
@@ -119,7 +129,7 @@ def benchmark_tuned(
                 outputs, medians[UNTUNED] = untuned_network(opened, network.target, scratch)
                 calls[UNTUNED] = lambda: outputs
         if expected is not None:
-            notes |= _differing(calls, expected)
+            notes |= _differing(calls, expected, TOLERANCE if network.target.dtype == FLOAT32.dtype else _ROUNDED)
     rows = [
         BenchmarkRow(name, m, m / medians[OWN], notes.get(name, ""), spreads.get(name)) for name, m in medians.items()
     ]
@@ -179,13 +189,13 @@ def _onnx_place(opened: OpenedModel, scratch: Path) -> Path:
     return Path(opened.origin["source"]) if opened.origin["kind"] == "onnx" else scratch / "network.onnx"
 
 
-def _differing(calls: Mapping[str, Call], expected: list[Array]) -> dict[str, str]:
+def _differing(calls: Mapping[str, Call], expected: list[Array], tolerance: float) -> dict[str, str]:
     """Notes on contenders whose outputs are others."""
     notes = {}
     for name, call in calls.items():
         if name == MODULE_ALONE:  # gives outputs where TVM keeps them, and is the same program as chanas
             continue
         error = relative_error(outputs_of(call()), expected)
-        if not error <= TOLERANCE:
+        if not error <= tolerance:
             notes[name] = f"outputs differ by {error:.1e} of the largest"
     return notes

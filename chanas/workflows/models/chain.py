@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from chanas import __version__, interrupts
 from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
-from chanas.core.target import in_blocks
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.devices.peak import peak_gflops
@@ -188,9 +187,9 @@ class LoadedModel:
         check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
-            _check_target(hardware, effort)
-            open_prior(effort.warm_start, place, hardware)
-            return _plan_lines(self, lower(self.graph, hardware), hardware, effort, folder)
+            own = _own_target(hardware, effort)
+            open_prior(effort.warm_start, place, own)
+            return _plan_lines(self, lower(self.graph, own), hardware, effort, folder)
 
     def tune(
         self,
@@ -241,7 +240,7 @@ class LoadedModel:
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
-        from chanas.workflows.models.layouts import tune_network
+        from chanas.workflows.models.layouts import forms_of, tune_network
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
         if trials is not None:
@@ -256,11 +255,11 @@ class LoadedModel:
             if not place.records.is_file():
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
-            _check_target(hardware, effort)
+            own = _own_target(hardware, effort)
             prior = functools.cache(lambda device: open_prior(effort.warm_start, place, device))
-            warm_start = prior(hardware)  # what is wrong with the name shows now
+            warm_start = prior(own)  # what is wrong with the name shows now
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
-                program = lower(self.graph, hardware)
+                program = lower(self.graph, own)
             check_provable(program)
             plan = _plan_lines(self, program, hardware, effort, folder)  # what is wrong with knobs shows now
             if progress:
@@ -273,12 +272,12 @@ class LoadedModel:
                     peak = peak_gflops(hardware.num_threads)
             with (
                 one_writer(place.records),
-                contextlib.closing(RecordStore(place.records, hardware)) as store,
-                open_session(store, hardware, around(program), progress, open_pool) as session,
+                contextlib.closing(RecordStore(place.records, own)) as store,
+                open_session(store, own, around(program), progress, open_pool) as session,
             ):
                 if no_tuning:
-                    require_records(program, hardware, store)
-                first = first_choices(program, hardware, store, warm_start)
+                    require_records(program, own, store)
+                first = first_choices(program, own, store, warm_start)
                 known = TunedOperators(first)
                 draft = TunedModel(self, usage, hardware, program, known, effort.seed, watch, reference, hold)
                 draft = dataclasses.replace(draft, peak_gflops=peak, run=place, knobs=knobs)
@@ -291,8 +290,9 @@ class LoadedModel:
                         program,
                         session,
                         effort,
+                        device=hardware,
                         prior=prior,
-                        deadline_s=begin_s + 60.0 * minutes - built_s * (1 + 2 * bool(effort.all_layouts)),
+                        deadline_s=begin_s + 60.0 * minutes - built_s * (1 + 2 * (len(forms_of(hardware, effort)) > 1)),
                         offer=best.offer,
                     )
             made = dataclasses.replace(draft, program=program, tuned=tuned, layouts=layouts, watch=watch)
@@ -310,29 +310,34 @@ def _plan_lines(
     from chanas.bundle.tuned import remark_of
     from chanas.compiler.knobs import changed_spaces
     from chanas.prescheduler.tuning.budget import TRIAL_S
+    from chanas.workflows.models.layouts import forms_of
 
     remark = remark_of(loaded.opened.origin)
-    spaces = changed_spaces(program.workloads(), target, None if effort.knobs is None else Path(effort.knobs))
-    num_layouts = len({target.vector_lanes, *effort.all_layouts})
-    most = num_layouts * sum(min(effort.num_trials, space.num_points) for space in spaces)
+    own = _own_target(target, effort)
+    spaces = changed_spaces(program.workloads(), own, None if effort.knobs is None else Path(effort.knobs))
+    num_forms = len(forms_of(target, effort))
+    most = num_forms * sum(min(effort.num_trials, space.num_points) for space in spaces)
     seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
     seconds = min(seconds, TRIAL_S * most)
     return [
         f"plan       {loaded.name}{f' ({remark})' if remark else ''} for target {target.name}: {len(spaces)} "
-        f"operators{f' in {num_layouts} layouts' * (num_layouts > 1)}, at most {most} trials, kept ones included; "
+        f"operators{f' in {num_forms} forms' * (num_forms > 1)}, at most {most} trials, kept ones included; "
         f"{format_estimate(seconds)} on two idle cores",
         *([] if folder is None else [f"           into {folder}"]),
     ]
 
 
-def _check_target(target: HardwareTarget, effort: NetworkEffort) -> None:
-    """Refuse what has no kernels for finished networks, or not in all layouts that are wanted."""
-    if target.gpu is not None or target.dtype != "float32" or target.batch > 1:
-        raise TargetError(
-            f"finished networks are tuned for processors, in f32 and one input at a time; got target {target.name}"
-        )
-    for lanes in effort.all_layouts:
-        in_blocks(target, lanes)
+def _own_target(target: HardwareTarget, effort: NetworkEffort) -> HardwareTarget:
+    """The processor in float32, which all operators of a network can be in.
+
+    Raises:
+        TargetError: there are no kernels for finished networks in such a use, or not in all layouts that are wanted.
+    """
+    from chanas.workflows.models.layouts import forms_of
+
+    if target.gpu is not None or target.batch > 1:
+        raise TargetError(f"finished networks are tuned for processors, one input at a time; got target {target.name}")
+    return forms_of(target, effort)[0].on(target)
 
 
 @dataclass(frozen=True)
@@ -450,7 +455,7 @@ class _BestSoFar:
         except MeasureError:
             draft, session = self._draft, self._session
             known = draft.tuned.choices
-            choices = working_choices(draft.program, draft.target, known, session.pool, session.scratch)
+            choices = working_choices(draft.program, session.target, known, session.pool, session.scratch)
             if choices == known:
                 raise
             start_s = time.monotonic()
@@ -465,7 +470,7 @@ class _BestSoFar:
     def _take(self, choices: Choices, program: Program | None = None) -> None:
         from chanas.prescheduler.program import trials_of
 
-        tried = trials_of(choices, self._draft.target, self._session.store)
+        tried = trials_of(choices, self._session.target, self._session.store)
         tuned = dataclasses.replace(self._draft.tuned, choices=choices, tried=tried)
         draft = dataclasses.replace(self._draft, program=program or self._draft.program, tuned=tuned)
         if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):

@@ -237,7 +237,8 @@ def onnx_file(subject: Subject) -> Path:
 def outputs_of(value: Any) -> list[Array]:
     """The outputs of a contender's call, each in the host's memory."""
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-    return [np.asarray(part) for part in parts]
+    # of PyTorch's bfloat16 NumPy makes nothing
+    return [np.asarray(part.float() if "bfloat16" in str(getattr(part, "dtype", "")) else part) for part in parts]
 
 
 def relative_error(got: Sequence[Array], expected: Sequence[Array]) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.core.effort import Effort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
-from chanas.core.usage import HERE, Usage
+from chanas.core.usage import DTYPES, HERE, Usage
 from chanas.errors import ConfigError, MeasureError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
@@ -134,8 +134,10 @@ def tune_operator(
     workload = workload_of_key(key)
     check_effort(effort)
     around = Surroundings(_NETWORK_BYTES, _NETWORK_OPERATORS)
-    with timing_device(usage) as (found, open_pool):
-        target = dataclasses.replace(found, dtype=workload.dtype) if found.gpu is None else found
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    if workload.dtype in names and usage.device != "cuda":
+        usage = dataclasses.replace(usage, dtype=names[workload.dtype])
+    with timing_device(usage) as (target, open_pool):
         space = schedule_space(workload, target)
         warm_start, begun_with = _named_warm_start(effort, run, space, target)
         if effort.warm_start is None and schedule is None:

@@ -14,6 +14,7 @@ from chanas.core.units import format_latency
 from chanas.devices.cores import limited_to
 from chanas.devices.peak import peak_gflops, shares_of_peak
 from chanas.errors import CheckpointError
+from chanas.operators.precision import FLOAT32
 from chanas.operators.workload import Workload
 
 if TYPE_CHECKING:
@@ -93,13 +94,17 @@ def operator_places(network: TunedNetwork) -> list[OperatorRow]:
         peak = peak_gflops(num_threads)
     _check_counts(network, [name for name, _ in timed])
     found = [(kernels.get(name) or _unscheduled(name), seconds) for name, seconds in timed]
-    known = [(k.workload, seconds) for k, seconds in found if k.workload is not None]
-    shares = iter(shares_of_peak([w.num_flops_done / seconds / 1e9 for w, seconds in known], peak))
+    rates = {  # the peak is that of float32
+        i: k.workload.num_flops_done / seconds / 1e9
+        for i, (k, seconds) in enumerate(found)
+        if k.workload is not None and k.workload.dtype == FLOAT32.dtype
+    }
+    shares = dict(zip(rates, shares_of_peak(list(rates.values()), peak), strict=True))
     return [
         OperatorRow(k.what, k.name, 1, seconds)
         if k.workload is None
-        else OperatorRow(k.what, k.name, 1, seconds, k.workload.gflops(seconds), next(shares), **k.trials)
-        for k, seconds in found
+        else OperatorRow(k.what, k.name, 1, seconds, k.workload.gflops(seconds), shares.get(i), **k.trials)
+        for i, (k, seconds) in enumerate(found)
     ]
 
 

@@ -20,6 +20,7 @@ from chanas.core.usage import HERE, Usage
 from chanas.devices.peak import shares_of_peak
 from chanas.errors import ChanasError, ConfigError
 from chanas.files.writing import file_digest, free_name, replacing_folder, write_json
+from chanas.operators.precision import FLOAT32
 
 if TYPE_CHECKING:
     from chanas.compiler.cpu.module import ProgramModule
@@ -112,7 +113,7 @@ def operator_entries(
     trials of each where they are known."""
     counts = Counter(o.key for o in program.tuned)
     entries: list[dict[str, Any]] = []
-    rates: list[float] = []  # of the operations that are done
+    rated: list[tuple[dict[str, Any], float]] = []  # of the operations that are done in float32, which the peak is of
     for key, count in counts.items():
         chosen, summary = tuned.choices[key], tuned.tried.get(key)
         workload, lanes = chosen.workload, key[1]
@@ -131,10 +132,10 @@ def operator_entries(
             entry |= {"trials": summary.num_tried, "failed": summary.num_failed, "share_of_peak": None}
             entry |= {"mean_gflops": summary.mean_gflops, "best_gflops": summary.best_gflops}
         entries.append(entry)
-        rates.append((entry.get("best_gflops") or 0.0) * workload.num_flops_done / workload.num_flops)
-    for entry, share in zip(entries, shares_of_peak(rates, peak_gflops), strict=True):
-        if entry.get("best_gflops") is not None:
-            entry["share_of_peak"] = share
+        if workload.dtype == FLOAT32.dtype and entry.get("best_gflops") is not None:
+            rated.append((entry, entry["best_gflops"] * workload.num_flops_done / workload.num_flops))
+    for (entry, _), share in zip(rated, shares_of_peak([rate for _, rate in rated], peak_gflops), strict=True):
+        entry["share_of_peak"] = share
     return entries
 
 

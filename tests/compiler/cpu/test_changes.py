@@ -1,4 +1,4 @@
-"""chanas/compiler/cpu/changes.py: maps copied to blocks of other lanes hold the same numbers."""
+"""chanas/compiler/cpu/changes.py: maps copied to blocks of other lanes or in another type have the nearest numbers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,38 @@ import tvm
 from chanas.compiler.cases import change_case
 from chanas.compiler.cpu.build import build_function
 from chanas.compiler.cpu.changes import changing
-from chanas.compiler.program import LayoutChange
+from chanas.compiler.program import Form, FormChange
 from chanas.core.target import LAYOUTS
 from chanas.devices.timing import TimingSettings
+from chanas.errors import ScheduleError
 from chanas.measuring.candidates import Candidate
 from chanas.operators.layout import Blocks
 
-from ..workbench import HOST, Workbench
+from ..workbench import HOST, Workbench, needs_bfloat16
 
-PAIRS = [(a, b) for a in LAYOUTS for b in LAYOUTS if a != b]
+PAIRS = [(Form(a), Form(b)) for a in LAYOUTS for b in LAYOUTS if a != b]
+HALVES = Form(16, "bfloat16")
 CHANNELS = (3, 8, 24, 40, 64, 100)
 QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
 
 
 def test_every_change_gives_what_numpy_packs(workbench: Workbench) -> None:
     """Each is compiled and compared in a worker, as before it is timed."""
-    changes = [LayoutChange(channels, 7, 2, *pair) for pair in PAIRS for channels in CHANNELS]
+    assert_right(workbench, [FormChange(channels, 7, 2, *pair) for pair in PAIRS for channels in CHANNELS])
+
+
+@needs_bfloat16
+def test_every_change_of_type_gives_the_nearest_numbers(workbench: Workbench) -> None:
+    pairs = ((Form(16), HALVES), (HALVES, Form(16)))
+    assert_right(workbench, [FormChange(channels, 7, 2, *pair) for pair in pairs for channels in CHANNELS])
+
+
+def test_lanes_and_type_are_not_changed_at_once() -> None:
+    with pytest.raises(ScheduleError, match="a change of lanes or of type, got 8 to 16-bfloat16"):
+        changing(FormChange(32, 7, 1, Form(8), HALVES), parallel=False)
+
+
+def assert_right(workbench: Workbench, changes: list[FormChange]) -> None:
     candidates = [
         Candidate(
             token=number,
@@ -43,7 +59,7 @@ def test_every_change_gives_what_numpy_packs(workbench: Workbench) -> None:
 
 
 def test_a_wrong_copy_is_an_error(workbench: Workbench) -> None:
-    change = LayoutChange(24, 7, 1, 16, 8)
+    change = FormChange(24, 7, 1, Form(16), Form(8))
     case = change_case(change)
     other = dataclasses.replace(case, expected=case.expected + np.float32(1e-6))
     candidate = Candidate(
@@ -56,18 +72,18 @@ def test_a_wrong_copy_is_an_error(workbench: Workbench) -> None:
 @pytest.mark.parametrize(("before", "after"), [(16, 8), (8, 32)])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_there_and_back_is_the_same_map(before: int, after: int, parallel: bool, tmp_path: Path) -> None:
-    there = LayoutChange(200, 90, 1, before, after)
-    back = dataclasses.replace(there, before=after, after=before)
+    there = FormChange(200, 90, 1, Form(before), Form(after))
+    back = dataclasses.replace(there, before=there.after, after=there.before)
     values = np.random.default_rng(0).standard_normal((1, 200, 90), dtype=np.float32)
     found = Blocks(before).pack(values)
     for number, change in enumerate((there, back)):
         build_function(changing(change, parallel), HOST, tmp_path / f"{number}.so")
-        out = tvm.runtime.tensor(np.full(Blocks(change.after).shape(200, 90), np.nan, np.float32))
+        out = tvm.runtime.tensor(np.full(Blocks(change.after.lanes).shape(200, 90), np.nan, np.float32))
         tvm.runtime.load_module(str(tmp_path / f"{number}.so"))["main"](tvm.runtime.tensor(found), out)
         found = out.numpy()
     np.testing.assert_array_equal(found, Blocks(before).pack(values))
 
 
 def test_keys_of_changes_differ() -> None:
-    changes = [LayoutChange(c, m, i, *pair) for c in (8, 16) for m in (1, 49) for i in (1, 2) for pair in PAIRS]
+    changes = [FormChange(c, m, i, *pair) for c in (8, 16) for m in (1, 49) for i in (1, 2) for pair in PAIRS]
     assert len({change.key for change in changes}) == len(changes)

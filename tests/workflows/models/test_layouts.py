@@ -19,15 +19,18 @@ from typer.testing import CliRunner
 
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
+from chanas.compiler.program import Form
 from chanas.core.effort import NetworkEffort
+from chanas.core.processor import host_processor
+from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import TargetError
 from chanas.prescheduler.layouts import LayoutGraph
 from chanas.workflows.models.chain import Model, TunedModel
 from chanas.workflows.models.operators import operator_places
 
-OWN = load_target("cpu").vector_lanes
-OTHER = 8 if OWN != 8 else 16
+LANES = load_target("cpu").vector_lanes
+OWN, OTHER = Form(LANES), Form(8 if LANES != 8 else 16)
 EFFORT = NetworkEffort(trials=1, layouts=f"{OWN},{OTHER}")
 SHAPE = (1, 3, 10, 10)
 
@@ -40,8 +43,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def source(place: Path) -> Path:
     torch.manual_seed(0)
-    middle = nn.Conv2d(2 * OWN, 2 * OWN, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * OWN, 40, 1), nn.ReLU()
-    layers = nn.Conv2d(3, 2 * OWN, 3, padding=1), nn.ReLU(), *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    middle = nn.Conv2d(2 * LANES, 2 * LANES, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * LANES, 40, 1), nn.ReLU()
+    layers = nn.Conv2d(3, 2 * LANES, 3, padding=1), nn.ReLU(), *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten()
     return save_program(nn.Sequential(*layers, nn.Linear(40, 5)), [torch.zeros(SHAPE)], place / "net.pt2")
 
 
@@ -58,8 +61,8 @@ def in_the_other(place: Path, source: Path) -> Iterator[TunedModel]:
 
         def planted(graph: LayoutGraph) -> object:
             _, proof = chosen(graph)
-            lanes = graph.single(OTHER)
-            return {**lanes, min(lanes): OWN}, proof
+            forms = graph.single(OTHER)
+            return {**forms, min(forms): OWN}, proof
 
         patch.setattr(LayoutGraph, "chosen", planted)
         made = Model.load(source).tune(effort=EFFORT, run=place / "run", progress=False)
@@ -93,7 +96,7 @@ def test_records_of_a_layout_are_used_again(tuned: TunedModel, place: Path, sour
 def test_a_network_in_mixed_layouts_is_right_and_says_which_they_are(in_the_other: TunedModel, tmp_path: Path) -> None:
     folder = in_the_other.build().save(tmp_path / "net").folder
     document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
-    assert {entry.get("lanes", OWN) for entry in document["operators"]} == {OWN, OTHER}
+    assert {entry.get("lanes", LANES) for entry in document["operators"]} == {LANES, OTHER.lanes}
     assert document["layouts"]["changes"] > 0
     assert document["layouts"]["joint_is_kept"]
     assert set(document["layouts"]["single_s"]) == {str(OWN), str(OTHER)}
@@ -101,7 +104,7 @@ def test_a_network_in_mixed_layouts_is_right_and_says_which_they_are(in_the_othe
     inputs = opened.random_inputs(seed=3)
     np.testing.assert_allclose(network.run(*inputs)[0], opened.answer(inputs)[0], atol=1e-4)
     places = operator_places(network)
-    assert any(row.name == "layout_change" for row in places)
+    assert any(row.name == "form_change" for row in places)
     assert sum(not row.is_unscheduled for row in places) == sum(e["count"] for e in document["operators"])
 
 
@@ -110,10 +113,10 @@ def test_the_faster_of_the_joint_choice_and_one_layout_is_kept(in_the_other: Tun
     instant = dataclasses.replace(tuned.best, proof=dataclasses.replace(tuned.best.proof, seconds=1e-9, spread_s=0.0))
     kept = dataclasses.replace(in_the_other, best=instant).build()
     assert kept.library == tuned.best.library
-    assert {o.value.lanes for o in kept.tuned.program.tuned} <= {OWN, OTHER}
+    assert {o.form for o in kept.tuned.program.tuned} <= {OWN, OTHER}
     assert kept.tuned.program is instant.tuned.program
     assert kept.tuned.layouts is in_the_other.layouts
-    assert "the network in one layout is kept" in "\n".join(kept.tuned.layouts.lines(kept.tuned.program))
+    assert "the network in one form is kept" in "\n".join(kept.tuned.layouts.lines(kept.tuned.program))
 
 
 def test_without_layouts_nothing_is_said_of_them(place: Path, source: Path, tmp_path: Path) -> None:
@@ -144,3 +147,22 @@ def test_a_layout_that_the_device_lacks_is_refused_before_anything_is_tuned(sour
             hold=lambda _usage: contextlib.nullcontext((few, None)),
         )
     assert not (tmp_path / "records.sqlite").exists()
+
+
+@pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
+def test_bfloat16_is_chosen_operator_by_operator_and_is_never_slower(source: Path, tmp_path: Path) -> None:
+    """A dtype permits: what takes longer in bfloat16, with the copies around it, stays in float32."""
+    made = Model.load(source).tune(Usage(dtype="bf16"), effort=NetworkEffort(trials=2), run=tmp_path / "run")
+    search, halves = made.layouts, Form(LANES, "bfloat16")
+    assert search is not None
+    assert set(search.singles) == {OWN, halves}
+    assert all(search.joint.seconds <= single.seconds * (1 + 1e-9) for single in search.singles.values())
+    built = made.build()
+    assert built.proof.relative_error < 5e-2
+    folder = built.save(tmp_path / "net").folder
+    document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    assert document["target"]["name"] == "cpu-bf16"
+    assert set(document["layouts"]["single_s"]) == {f"{LANES}", f"{LANES}-bfloat16"}
+    network, opened = Model.open(folder), made.loaded.opened
+    inputs = opened.random_inputs(seed=3)
+    np.testing.assert_allclose(network.run(*inputs)[0], opened.answer(inputs)[0], atol=3e-2)
