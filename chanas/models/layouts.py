@@ -7,7 +7,6 @@ All other operations, and memory that maps are parts of, stay in the device's ow
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 
 from chanas.compiler.backends import has_schedules
@@ -107,8 +106,6 @@ class _Changing:
         if not value.blocked or value.form == form:
             return written
         if (written, form) not in self._changes:
-            change = value.change(value.form, form)
-            emit = functools.partial(others.change_form, change=change, parallel=self.target.num_threads > 1)
-            operation = OtherOperation(f"to blocks of {form}", (written,), value.in_form(form), emit, True)
+            operation = others.in_form(written, value, form, self.target.num_threads > 1)
             self._changes[written, form] = self.made.add(operation)
         return self._changes[written, form]

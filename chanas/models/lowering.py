@@ -53,12 +53,10 @@ def with_outputs(program: Program, numbers: Sequence[int]) -> Program:
         value = made.value(number)
         if not value.blocked:
             return number
-        if value.form != Form(value.lanes):
-            change = value.change(value.form, Form(value.lanes))
-            emit = functools.partial(others.change_form, change=change, parallel=False)
-            value = value.in_form(Form(value.lanes))
-            number = made.add(OtherOperation(f"to blocks of {value.form}", (number,), value, emit, True))
-        return made.add(_in_form(number, value, 0))
+        in_float32 = Form(value.lanes)
+        if value.form != in_float32:
+            number = made.add(others.in_form(number, value, in_float32, parallel=False))
+        return made.add(_in_form(number, made.value(number), 0))
 
     made.outputs = tuple(map(given, numbers))
     return made

@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 
 from chanas.compiler.cpu.changes import changing
 from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
-from chanas.compiler.program import FormChange, Value
+from chanas.compiler.program import Form, FormChange, OtherOperation, Value
 from chanas.errors import ModelError, describe
 from chanas.models.definitions import define, normal
 from chanas.models.graph import Node
@@ -59,7 +59,13 @@ def unpack(builder: Any, reads: Sequence[Any], _lanes: int, *, value: Value) -> 
     return builder.emit(relax.op.reshape(flat, value.shape))
 
 
-def change_form(builder: Any, reads: Sequence[Any], _lanes: int, *, change: FormChange, parallel: bool) -> Any:
+def in_form(number: int, value: Value, form: Form, parallel: bool) -> OtherOperation:
+    """The change of a value in channel blocks to another form."""
+    emit = functools.partial(_change_form, change=value.change(value.form, form), parallel=parallel)
+    return OtherOperation(f"to blocks of {form}", (number,), value.in_form(form), emit, True)
+
+
+def _change_form(builder: Any, reads: Sequence[Any], _lanes: int, *, change: FormChange, parallel: bool) -> Any:
     """A value in channel blocks of other lanes, or in another type."""
     function = changing(change, parallel).without_attr("global_symbol")
     marked = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", OPAQUE)

@@ -151,9 +151,13 @@ def family(
     )
 
 
-def _family(op: str, takes: frozenset[Generality], **facts: Any) -> Family[Any]:
-    """The family whose space, expression and schedule have the operator's name."""
-    return family(getattr(space, op), lambda _: getattr(_operators(), op), getattr(schedules, op), takes, **facts)
+def _family(
+    op: str, takes: frozenset[Generality], expression: Callable[[Any], Compute] | None = None, **facts: Any
+) -> Family[Any]:
+    """The family whose space and schedule have the operator's name, and its expression where points do not choose
+    one."""
+    expression = expression or (lambda _: getattr(_operators(), op))
+    return family(getattr(space, op), expression, getattr(schedules, op), takes, **facts)
 
 
 _BY_OPERATOR = {
@@ -163,12 +167,8 @@ _BY_OPERATOR = {
     "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
     "winograd2": _family("winograd2", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
     "upconv": _family("upconv", _ANY_PLAIN_WINDOW, complete=_mended),
-    "pointwise": family(
-        space.pointwise, _pointwise, schedules.pointwise, _ANY_STRIDE | {"prologue"}, in_rectangles=False
-    ),
-    "depthwise": family(
-        space.depthwise, _depthwise, schedules.depthwise, _ANY_WINDOW | {"several outputs of a channel"}
-    ),
+    "pointwise": _family("pointwise", _ANY_STRIDE | {"prologue"}, _pointwise, in_rectangles=False),
+    "depthwise": _family("depthwise", _ANY_WINDOW | {"several outputs of a channel"}, _depthwise),
     "pool": _family("pool", _ANY_MAP, in_rectangles=False),
 }
 _IN_BFLOAT16 = ("conv", "pointwise", "depthwise", "pool")

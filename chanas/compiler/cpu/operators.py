@@ -236,16 +236,9 @@ def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
 def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """A depthwise convolution of bfloat16 in float32: the map is widened as it is padded, weights as they are read."""
     weights, bias = parameters
-    axes, own = workload.axes, arithmetic_of(workload.input_precision)
-    rows, columns = axes
+    rows, columns = workload.axes
     pairs = -(-columns.kernel // workload.weight_precision.per_word)
-
-    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
-        inside = own.load(pixel(x, b, _unpadded(axes, h, w), v))
-        return tirx.if_then_else(_is_inside(axes, h, w), inside, float32(0.0))
-
-    shape = (num_blocks(workload.in_channels, lanes), rows.read_by(rows.output), columns.read_by(columns.output), lanes)
-    widened = te.compute(shape, value, name=f"{prefix}pad")
+    widened = _pad(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
 
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
@@ -329,11 +322,13 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensor
 def _pad(
     workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int, axes: tuple[Axis, Axis] | None = None
 ) -> Any:
-    """[B, height, width, l]: the input with zeros around it, as its axes say, or others."""
-    axes = axes or workload.axes
+    """float32[B, height, width, l]: the input with zeros around it, as its axes say, or others."""
+    axes, load = axes or workload.axes, arithmetic_of(workload.input_precision).load
     return te.compute(
         (num_blocks(workload.in_channels, lanes), height, width, lanes),
-        lambda b, h, w, v: tirx.if_then_else(_is_inside(axes, h, w), x[b, _unpadded(axes, h, w), v], float32(0.0)),
+        lambda b, h, w, v: tirx.if_then_else(
+            _is_inside(axes, h, w), load(x[b, _unpadded(axes, h, w), v]), float32(0.0)
+        ),
         name=f"{prefix}pad",
     )
 

@@ -68,50 +68,53 @@ def pointwise(
     if isinstance(point, MatrixPoint):
         _matrix_pointwise(sch, workload, point, prefix, parallel)
         return
-    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
-    n, m, v = sch.get_loops(out)
-    m_o, m_i = sch.split(m, list(point.m))
-    n_o, n_i = sch.split(n, list(point.n))
-    outer = [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o]
-    sch.reorder(*outer, m_i, n_i, v)
-    sch.vectorize(v)
+    acc = sch.get_sblock(f"{prefix}acc")
+    tiles, m_i, n_i, v = _split_tiles(sch, point, prefix)
+    sch.reorder(*tiles, m_i, n_i, v)
     # Constants of a long epilogue take so many registers that LLVM, where it sees all of a tile at once, keeps the
     # tile's sums in memory, in the loop over input channels too: two to four times as slow with tiles of 27 vectors.
     unroll(sch, *([n_i] if workload.epilogue in LONG else [m_i, n_i]))
-    sch.compute_at(acc, outer[1], preserve_unit_loops=True)
+    sch.compute_at(acc, tiles[1], preserve_unit_loops=True)
     a_n, a_m, a_v, k = sch.get_loops(acc)[-4:]
     k_o, k_i = sch.split(k, list(point.k))
     sch.reorder(k_o, k_i, a_m, a_n, a_v)
     sch.vectorize(a_v)
     unroll(sch, k_i, a_m, a_n)
-    if workload.scaled:
-        apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
-    _share_tiles(sch, point, outer, parallel)
+    _share_tiles(sch, workload, point, prefix, tiles, parallel)
     zero_first(sch, acc, k_o, 2)
 
 
 def _matrix_pointwise(sch: Any, workload: Workload, point: MatrixPoint, prefix: str, parallel: bool) -> None:
     """for n_o, m_o (or m_o, n_o): all sums of a tile in matrix registers (`tiles`), then what follows the sums, for
     n_i, m_i: v a vector: as many are not written out."""
-    acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
-    n, m, v = sch.get_loops(out)
-    m_o, m_i = sch.split(m, list(point.m))
-    n_o, n_i = sch.split(n, list(point.n))
-    outer = [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o]
-    sch.reorder(*outer, n_i, m_i, v)
-    sch.vectorize(v)
-    sch.compute_at(acc, outer[1], preserve_unit_loops=True)
-    if workload.scaled:
-        apply_scale(sch, workload, prefix, m_o if point.scales_tiles else None, parallel)
-    _share_tiles(sch, point, outer, parallel)
+    acc = sch.get_sblock(f"{prefix}acc")
+    tiles, m_i, n_i, v = _split_tiles(sch, point, prefix)
+    sch.reorder(*tiles, n_i, m_i, v)
+    sch.compute_at(acc, tiles[1], preserve_unit_loops=True)
+    _share_tiles(sch, workload, point, prefix, tiles, parallel)
     sch.annotate(sch.blockize(sch.get_loops(acc)[-4]), MARK, True)
 
 
-def _share_tiles(sch: Any, point: PointwisePoint | MatrixPoint, outer: list[Any], parallel: bool) -> None:
-    """Tiles shared out among threads, not apart from others that a gate is applied for at once."""
+def _split_tiles(sch: Any, point: PointwisePoint | MatrixPoint, prefix: str) -> tuple[list[Any], Any, Any, Any]:
+    """for n, m, v  ->  the loops over tiles in their order, then those of a tile: over pixels, channel blocks, and v, a
+    vector."""
+    n, m, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
+    m_o, m_i = sch.split(m, list(point.m))
+    n_o, n_i = sch.split(n, list(point.n))
+    sch.vectorize(v)
+    return [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o], m_i, n_i, v
+
+
+def _share_tiles(
+    sch: Any, workload: Workload, point: PointwisePoint | MatrixPoint, prefix: str, tiles: list[Any], parallel: bool
+) -> None:
+    """A gate applied, then tiles shared out among threads, not apart from others that it is applied for at once."""
+    pixels_outside = point.order is LoopOrder.PIXELS_OUTSIDE
+    if workload.scaled:
+        pixels = tiles[0] if pixels_outside else tiles[1]
+        apply_scale(sch, workload, prefix, pixels if point.scales_tiles else None, parallel)
     if parallel:
-        fusable = 1 if point.scales_tiles and point.order is LoopOrder.PIXELS_OUTSIDE else 2
-        parallelise(sch, min(point.num_fused, fusable), outer)
+        parallelise(sch, min(point.num_fused, 1 if point.scales_tiles and pixels_outside else 2), tiles)
 
 
 def apply_scale(sch: Any, workload: Workload, prefix: str, tile: Any, parallel: bool) -> None:

@@ -261,9 +261,14 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     def legal(p: PointwisePoint) -> bool:
         if Tile(p.m.inner, p.n.inner, p.k.inner, p.m.inner) not in allowed:
             return False
-        return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
+        return _is_first_order(p)
 
     return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
+
+
+def _is_first_order(p: PointwisePoint | MatrixPoint) -> bool:
+    """False of a second order of loops, one of which has one tile: both are one program."""
+    return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)
 
 
 def _in_matrices(workload: Workload, target: HardwareTarget) -> bool:
@@ -289,7 +294,7 @@ def _matrix_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpa
     def legal(p: MatrixPoint) -> bool:
         if p.m.inner < fewest or p.m.inner * p.n.inner > max(most, fewest):
             return False
-        return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)  # of one tile both orders are one program
+        return _is_first_order(p)
 
     return ScheduleSpace(workload, coordinates, MatrixPoint, legal)
 

@@ -285,10 +285,9 @@ def _accesses(block: Any) -> tuple[_Access, _Access, _Access, int]:
     import tvm_ffi
     from tvm import tirx
 
-    body, begins, extents = block.body, {}, []
+    body, begins, words = block.body, {}, 0
     while isinstance(body, tirx.For):
-        begins[body.loop_var] = body.min
-        extents.append(int(body.extent))
+        begins[body.loop_var], words = body.min, int(body.extent)
         body = body.body
     inner = body.block
     analyzer = tvm.sym.Analyzer()
@@ -298,11 +297,10 @@ def _accesses(block: Any) -> tuple[_Access, _Access, _Access, int]:
 
     own = {var.var: substituted(value, begins) for var, value in zip(inner.iter_vars, body.iter_values, strict=True)}
 
-    def first(access: Any) -> _Access:
-        buffer = access.source if hasattr(access, "source") else access.buffer
-        return _Access(buffer, tuple(analyzer.simplify(substituted(index, own)) for index in access.indices))
+    def first(buffer: Any, indices: Sequence[Any]) -> _Access:
+        return _Access(buffer, tuple(analyzer.simplify(substituted(index, own)) for index in indices))
 
     store = inner.body
     _, term = store.value.args
-    values, weights = term.args[0], term.args[-1]
-    return first(values), first(weights), first(store), extents[-1]
+    x, weights = (first(load.source, load.indices) for load in (term.args[0], term.args[-1]))
+    return x, weights, first(store.buffer, store.indices), words

@@ -7,6 +7,7 @@ there is time to ask it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,10 @@ class Reference:
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(output.shape for output in self.draws[0].outputs)
 
+    def answer(self, inputs: Sequence[Array]) -> list[Array]:
+        """The framework's outputs. It may write to what it is given, and to what it gives."""
+        return [np.array(o) for o in self.opened.answer([x.copy() for x in inputs])]
+
     def rounded_to(self, precision: Precision, num_operators: int) -> Reference:
         """The reference of a program so many of whose operators compute in a precision of fewer bits.
 
@@ -58,19 +63,36 @@ class Reference:
         largest, and by twice what rounding the inputs alone moves the framework's answer, times the root of the number
         of operators: each of them rounds as much.
         """
-        rng = np.random.default_rng(0)
+        if precision not in self._moves:
+            rng = np.random.default_rng(0)
+            self._moves[precision] = [self._moved_by(precision, draw, rng) for draw in self.draws]
+        factor, share = 2.0 * math.sqrt(num_operators), precision.network_tolerance
 
-        def rounded(draw: Draw) -> Draw:
-            moved = [self.opened.answer(moved_inputs(draw.inputs, precision.units // 2, rng)) for _ in range(_ROUNDED)]
-            found = list(draw.allowed)
-            for i, output in enumerate(draw.outputs):
-                if output.dtype.kind == "f":
-                    apart = np.max([np.abs(np.asarray(answer[i]) - output) for answer in moved], axis=0)
-                    largest = precision.network_tolerance * largest_of(output)
-                    found[i] = found[i] + np.float32(largest + 2.0 * math.sqrt(num_operators) * np.nanmax(apart))
-            return dataclasses.replace(draw, allowed=tuple(found))
+        def rounded(draw: Draw, moves: Sequence[float]) -> Draw:
+            parts = zip(draw.outputs, draw.allowed, moves, strict=True)
+            allowed = (
+                a + np.float32(share * largest_of(o) + factor * m) if o.dtype.kind == "f" else a for o, a, m in parts
+            )
+            return dataclasses.replace(draw, allowed=tuple(allowed))
 
-        return dataclasses.replace(self, draws=tuple(map(rounded, self.draws)))
+        return dataclasses.replace(self, draws=tuple(map(rounded, self.draws, self._moves[precision])))
+
+    @functools.cached_property
+    def _moves(self) -> dict[Precision, list[list[float]]]:
+        """The largest move of each output in each draw, by the precisions that were asked for: a program is proven more
+        than once."""
+        return {}
+
+    def _moved_by(self, precision: Precision, draw: Draw, rng: np.random.Generator) -> list[float]:
+        """The largest move of each floating-point output where inputs are rounded; 0 of others."""
+        moved = [self.answer(moved_inputs(draw.inputs, precision.units // 2, rng)) for _ in range(_ROUNDED)]
+
+        def largest_move(i: int, output: Array) -> float:
+            if output.dtype.kind != "f":
+                return 0.0
+            return float(np.nanmax(np.max([np.abs(answer[i] - output) for answer in moved], axis=0)))
+
+        return [largest_move(i, output) for i, output in enumerate(draw.outputs)]
 
     def growth(self, output: int) -> Growth:
         """The growth of rounding errors up to an output."""
@@ -110,7 +132,7 @@ class _Asking:
 
     def __init__(self, reference: Reference, seed: int) -> None:
         self.reference, self.seed = reference, seed
-        self.opened, self.growth = reference.opened, reference.growth
+        self.opened, self.growth, self.answer = reference.opened, reference.growth, reference.answer
         self.can_move = any(facts.dtype.startswith("float") for facts in reference.opened.inputs)
         self.begun = time.monotonic()
         self.error = ModelError(
@@ -132,10 +154,6 @@ class _Asking:
             if not any(all(map(np.array_equal, found, other)) for other in seen):
                 seen.append(found)
                 yield kind, found
-
-    def answer(self, inputs: Sequence[Array]) -> list[Array]:
-        """The framework's outputs. It may write to what it is given, and to what it gives."""
-        return [np.array(o) for o in self.opened.answer([x.copy() for x in inputs])]
 
     def draw(self, name: str, inputs: Sequence[Array]) -> Draw | None:
         """Inputs with the framework's outputs; None where one of these has NaN or is infinite everywhere, and where the

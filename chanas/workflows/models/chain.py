@@ -313,9 +313,9 @@ def _plan_lines(
     from chanas.workflows.models.layouts import forms_of
 
     remark = remark_of(loaded.opened.origin)
-    own = _own_target(target, effort)
-    spaces = changed_spaces(program.workloads(), own, None if effort.knobs is None else Path(effort.knobs))
-    num_forms = len(forms_of(target, effort))
+    forms = forms_of(target, effort)
+    knobs = None if effort.knobs is None else Path(effort.knobs)
+    spaces, num_forms = changed_spaces(program.workloads(), forms[0].on(target), knobs), len(forms)
     most = num_forms * sum(min(effort.num_trials, space.num_points) for space in spaces)
     seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
     seconds = min(seconds, TRIAL_S * most)
