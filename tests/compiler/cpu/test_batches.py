@@ -23,7 +23,7 @@ FAMILIES = {
     "conv": Workload("conv", 11, 3, 24, 3, 2, "hswish", batch=IMAGES),
     "blockconv": Workload("blockconv", 7, 20, 40, 3, 1, "relu", residual=True, batch=IMAGES, input_width=5),
     "groups that fill vectors": Workload("blockconv", 6, 32, 64, 3, 2, "relu", groups=2, batch=IMAGES),
-    "groupconv": Workload("groupconv", 6, 24, 24, 3, 1, "relu", groups=3, batch=IMAGES, padding=(0, 1, 1, 0)),
+    "groupconv": Workload("groupconv", 6, 18, 18, 3, 1, "relu", groups=3, batch=IMAGES, padding=(0, 1, 1, 0)),
     "winograd": Workload("winograd", 9, 20, 32, 3, 1, "relu", residual=True, residual_first=True, batch=IMAGES),
     "winograd2": Workload("winograd2", 9, 20, 32, 3, 1, "hswish", residual=True, batch=IMAGES),
     "upconv": Workload("upconv", 5, 20, 32, 3, 2, "relu", batch=IMAGES, padding=(1, 1, 0, 0)),

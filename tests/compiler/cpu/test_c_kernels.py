@@ -170,16 +170,16 @@ def test_kernels_alone_need_no_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "block"),
-    [("(nothing like this)", 0), (rf"(?s)^.*?{c_kernels._ALLOCATION.pattern}", 1)],
+    ("told", "blocks"),
+    [("(nothing like this)", "[01]"), (rf"(?s)^.*?{c_kernels._ALLOCATION.pattern}", "1")],
     ids=["none", "one"],
 )
 def test_code_that_does_not_tell_all_its_memory_is_refused(
-    told: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told: str, blocks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first block takes memory once, the second more often."""
+    """The first block takes memory once where there are long vectors, the second more often."""
     monkeypatch.setattr(c_kernels, "_ALLOCATION", re.compile(told))
-    with pytest.raises(TargetError, match=f"how much memory function block{block} takes"):
+    with pytest.raises(TargetError, match=f"how much memory function block{blocks} takes"):
         build_calls("net", save_module([STEM, GATED], HOST, tmp_path), 1, HOST, tmp_path)
 
 
