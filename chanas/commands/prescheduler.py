@@ -149,8 +149,21 @@ def tune(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Annotated[
-        str, typer.Option(help="f32; bf16 with AVX512_BF16: operators may be in bfloat16, where that is faster.")
+        str,
+        typer.Option(
+            help="f32; bf16 with AVX512_BF16, or int8 with --calibration: operators may be in it, where that is faster."
+        ),
     ] = "f32",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False, metavar="<path>", help="With --dtype int8: a folder of pictures, of which 300 are used."
+        ),
+    ] = None,
+    max_error: Annotated[
+        float,
+        typer.Option(help="With --dtype int8: squared error of the outputs, as a part of their squares, at most."),
+    ] = 0.01,
     shape: Annotated[
         list[str] | None,
         typer.Option(help="Shape of an input that the file leaves open: NAME=1,3,224,224; repeatable."),
@@ -351,6 +364,9 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
         f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )
+    if tuned.calibrated is not None:
+        lines = [*tuned.calibrated.lines(), *([] if tuned.agreement is None else [tuned.agreement.line()])]
+        typer.echo("int8       " + "\n           ".join(lines))
     if tuned.layouts is not None:
         typer.echo("layouts    " + "\n           ".join(tuned.layouts.lines(tuned.program)))
     if built.remark:

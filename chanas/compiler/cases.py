@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ from chanas.core.target import HardwareTarget
 from chanas.network.folding import fold_operators, pack_block, packed_parameters, split_tensors
 from chanas.operators.epilogues import Epilogue, leaky_slope
 from chanas.operators.layout import PLAIN, Blocks, Layout, input_layout, layout_of
-from chanas.operators.precision import FLOAT32, Array, Precision, Stored, precision_of
+from chanas.operators.precision import FLOAT32, INT8, Array, Precision, Stored, precision_of
+from chanas.operators.quantised import IDENTITY, Grid, computed, finished, quantised
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
+
+_NEXT_NUMBER = 1.01 / 255
+"""Tolerance of outputs in int8 that may be the next number."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,8 @@ def operator_case(
     """The case of an operator alone, by default in the layout of our own networks; its input has numbers such as NaN if
     `odd` has some."""
     layout, precision = layout or layout_of(target), precision_of(workload.dtype)
+    if workload.is_quantised:
+        return _quantised_case(workload, Blocks(target.vector_lanes))
     on_weights = scales_weights(workload) and target.gpu is None and precision.per_word > 1
     tensors = operator_tensors(workload, odd, gate_rounds_weights=on_weights)
     arguments = [input_layout(workload, layout).pack(tensors.x, workload.input_precision)]
@@ -190,10 +196,70 @@ def operator_case(
     return ReferenceCase(tuple(arguments), weights, expected, precision.operator_tolerance)
 
 
+def _quantised_case(workload: Workload, layout: Blocks) -> ReferenceCase:
+    """The case of an operator in int8: random numbers on random grids, and its output to the bit. Sums of an image are
+    of float32, so that a number may be the next one."""
+    rng = np.random.default_rng(case_seed(workload.key))
+    plain = operator_tensors(replace(workload, dtype=FLOAT32.dtype, scaled=False, residual=False))
+    output = Grid.of_range(0.8 * float(plain.out.min()), 0.8 * float(plain.out.max()))  # some are beyond its ends
+    grids = (IDENTITY if workload.reads_image else _random_grid(rng), output, _random_grid(rng))
+    by = quantised(workload, plain.weight, plain.bias, *grids)
+    x = plain.x if workload.reads_image else _random_numbers(rng, plain.x.shape)
+    gate = rng.random(x.shape[:2], dtype=np.float32) if workload.scaled else None
+    residual = _random_numbers(rng, plain.out.shape) if workload.residual else None
+    out = computed(workload, by, x, exact_sums(workload), gate, residual)
+    packed = PLAIN.pack(plain.x) if workload.reads_image else _packed_numbers(layout, x, by.input.zero)
+    parameters = layout.pack_quantised(workload, by)
+    extras = [] if gate is None else [layout.pack(gate[:, :, None])]
+    extras += [] if residual is None else [layout.pack(residual, INT8)]
+    beyond = finished(workload, by, np.zeros(1, np.float32), None if residual is None else np.zeros(1, np.uint8))
+    return ReferenceCase(
+        (packed, *parameters, *extras),
+        tuple(range(1, 1 + len(parameters))),
+        _packed_numbers(layout, out, beyond[0]),
+        _NEXT_NUMBER if workload.reads_image else INT8.operator_tolerance,
+    )
+
+
+def _random_grid(rng: np.random.Generator) -> Grid:
+    return Grid(float(np.float32(rng.uniform(0.005, 0.05))), int(rng.integers(0, 256)))
+
+
+def _random_numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Stored:
+    return rng.integers(0, 256, shape, dtype=np.uint8)
+
+
+def _packed_numbers(layout: Blocks, numbers: Stored, beyond: float) -> Stored:
+    """Numbers [B, C, …] in channel blocks, and one and the same in the lanes beyond the channels."""
+    short = -numbers.shape[1] % layout.lanes
+    whole = np.concatenate([numbers, np.full_like(numbers[:, :1], beyond).repeat(short, axis=1)], axis=1)
+    return layout.pack(whole.astype(np.float32)).astype(numbers.dtype)
+
+
+def exact_sums(workload: Workload) -> Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]]:
+    """PyTorch's convolution in float64, which is exact of whole numbers, without a bias."""
+    import torch
+
+    def convolve(x: npt.NDArray[Any], weight: Array) -> npt.NDArray[Any]:
+        bias = torch.zeros(len(weight), dtype=torch.float64)
+        taken, weights = (torch.from_numpy(np.ascontiguousarray(a, np.float64)) for a in (x, weight))
+        sums: npt.NDArray[Any] = _convolved(taken, weights, bias, workload).numpy()
+        return sums
+
+    return convolve
+
+
 def change_case(change: FormChange) -> ReferenceCase:
     """The case of a map copied in another form: each number is the nearest one of its type."""
     rng = np.random.default_rng(case_seed(change.key))
     values = rng.standard_normal((change.images, change.channels, change.pixels), dtype=np.float32)
+    if change.reads_grid:
+        grid = _random_grid(rng)
+        packed = Blocks(change.before.lanes).pack(values)
+        if change.after.dtype == INT8.dtype:
+            return ReferenceCase((packed, change.grid_numbers(grid)), (), grid.encode(packed), tolerance=0.0)
+        numbers = grid.encode(packed)
+        return ReferenceCase((numbers, change.grid_numbers(grid)), (), grid.decode(numbers), tolerance=0.0)
     before, after = (precision_of(form.dtype) for form in (change.before, change.after))
     values = before.rounded(values)
     packed = Blocks(change.before.lanes).pack(values, before)

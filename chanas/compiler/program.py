@@ -22,9 +22,10 @@ from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_blocks, in_dtype
 from chanas.operators.layout import Blocks, num_blocks, pack_channels
-from chanas.operators.precision import BFLOAT16, FLOAT32, precision_of
+from chanas.operators.precision import BFLOAT16, FLOAT32, INT8, precision_of
+from chanas.operators.quantised import Grid, Quantised
 from chanas.operators.steps import Step, block_workloads
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Workload, extra_names
 
 Array = npt.NDArray[Any]
 _TILE_ROWS = range(6, 15)
@@ -62,6 +63,9 @@ class Form(NamedTuple):
         return in_dtype(in_blocks(target, self.lanes), self.dtype)
 
 
+_DTYPES = {precision.storage: precision.dtype for precision in (BFLOAT16, INT8)}
+
+
 @dataclass(frozen=True)
 class Value:
     """The result of an operation: its shape in the framework, its type, and the lanes of its channel blocks in memory;
@@ -77,8 +81,8 @@ class Value:
 
     @property
     def form(self) -> Form:
-        """The form of a blocked value; what is no bfloat16 is as operators in float32 read it."""
-        return Form(self.lanes, BFLOAT16.dtype if self.dtype == BFLOAT16.storage else FLOAT32.dtype)
+        """The form of a blocked value; what has no type of its own is as operators in float32 read it."""
+        return Form(self.lanes, _DTYPES.get(self.dtype, FLOAT32.dtype))
 
     def in_form(self, form: Form) -> Value:
         """The same numbers in another form."""
@@ -127,7 +131,8 @@ class Value:
 
 @dataclass(frozen=True)
 class FormChange:
-    """A copy of a blocked value in another form: in blocks of other lanes, or in another type."""
+    """A copy of a blocked value in another form: in blocks of other lanes, or in another type. One to or from int8
+    reads the grid of the numbers, too."""
 
     channels: int
     pixels: int
@@ -137,8 +142,19 @@ class FormChange:
 
     @property
     def is_possible(self) -> bool:
-        """False if both lanes and type differ."""
-        return self.before.lanes == self.after.lanes or self.before.dtype == self.after.dtype
+        """False if both lanes and type differ, and between two types neither of which is float32."""
+        dtypes = {self.before.dtype, self.after.dtype}
+        return len(dtypes) == 1 or (self.before.lanes == self.after.lanes and FLOAT32.dtype in dtypes)
+
+    @property
+    def reads_grid(self) -> bool:
+        return INT8.dtype in (self.before.dtype, self.after.dtype) and self.before.dtype != self.after.dtype
+
+    def grid_numbers(self, grid: Grid) -> Array:
+        """float32[2]: the step of the numbers that are read, or the numbers for each 1 of those that are written, and
+        their zero."""
+        factor = grid.inverse if self.after.dtype == INT8.dtype else grid.step
+        return np.array([factor, grid.zero], np.float32)
 
     @property
     def key(self) -> str:
@@ -166,6 +182,7 @@ class TunedOperation:
     choices  operators that compute the same, the step's among them; the fastest is taken
     weight   float32[C_out, C_in / groups, kh, kw]; None where it has none
     bias     float32[C_out]
+    numbers  what the whole numbers of one in int8 stand for
     """
 
     step: Step
@@ -173,6 +190,7 @@ class TunedOperation:
     choices: tuple[Workload, ...]
     weight: Array | None = None
     bias: Array | None = None
+    numbers: Quantised | None = None
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -185,6 +203,14 @@ class TunedOperation:
     @property
     def key(self) -> Key:
         return self.choices, self.value.lanes
+
+    def takes_gate(self, position: int) -> bool:
+        """True of a value that has a number for each channel of the input."""
+        return position > 0 and extra_names(self.choices[0])[position - 1] in ("gate", "shift")
+
+    def read_in(self, position: int, form: Form) -> Form:
+        """The form in which it reads a value where it has some form itself: gates are float32 beside int8."""
+        return Form(form.lanes) if form.dtype == INT8.dtype and self.takes_gate(position) else form
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,6 +286,8 @@ class Program:
     lanes   of the channel blocks of all values but those of tuned operators in another layout
     names   of values as the network that was read calls them, of those that have one
     parts   of values that lie in the memory of others, where
+    grids   of values that may be in int8, what its numbers stand for
+    shifts  float32[C_out] by values, what is added to the biases of operators in int8
     """
 
     inputs: tuple[Value, ...]
@@ -268,6 +296,8 @@ class Program:
     outputs: tuple[int, ...] = ()
     names: dict[int, str] = field(default_factory=dict)
     parts: dict[int, PartOf] = field(default_factory=dict)
+    grids: dict[int, Grid] = field(default_factory=dict)
+    shifts: dict[int, Array] = field(default_factory=dict)
 
     @classmethod
     def from_blocks(
@@ -322,6 +352,16 @@ class Program:
     def tuned_numbers(self) -> dict[int, TunedOperation]:
         """The tuned operators by the numbers of their values."""
         return {n: o for n, o in enumerate(self.operations, len(self.inputs)) if isinstance(o, TunedOperation)}
+
+    def stays_float32(self, number: int) -> bool:
+        """True of what operators in int8 write in float32 all the same: values of one pixel, such as what
+        squeeze-excite's dense layers read, and those that no tuned operator reads, such as logits."""
+        is_read = any(number in operation.reads for operation in self.tuned)
+        return self.value(number).pixels == 1 or not is_read
+
+    def written_in(self, number: int, form: Form) -> Form:
+        """The form in which a value is written by an operator that has some form itself."""
+        return Form(form.lanes) if form.dtype == INT8.dtype and self.stays_float32(number) else form
 
     def workloads(self) -> list[Workload]:
         """The distinct operators to tune, all choices among them."""

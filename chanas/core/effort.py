@@ -223,10 +223,15 @@ class NetworkEffort(Effort):
     minutes  the time that opening, tuning, building and comparing take together; without `trials` it is the only limit
     layouts  channels of a block that operators' maps may be in, such as 8,16,32: each operator is tuned in each of
              them; null: the device's own, as many as its vectors have lanes, which are always among them
+    calibration  with dtype int8: a folder of pictures that it is found out with what numbers stand for
+    max_error  with dtype int8: the largest squared error of the outputs as a part of their squares, as it is estimated;
+             operators stay in float32 for it where that costs least time
     """
 
     minutes: float | None = None
     layouts: int | str | None = None
+    calibration: str | None = None
+    max_error: float = 0.01
 
     default_trials: ClassVar[int] = 32
     least_trials: ClassVar[int] = 0
@@ -235,6 +240,8 @@ class NetworkEffort(Effort):
         super().__post_init__()
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ConfigError(f"expected a number of minutes above 0, got {self.minutes:g}")
+        if not self.max_error > 0:
+            raise ConfigError(f"expected --max-error above 0, got {self.max_error:g}")
         for name in () if self.layouts is None else str(self.layouts).split(","):
             if name.strip() not in map(str, LAYOUTS):
                 raise ConfigError(unknown_name("layout", name.strip(), map(str, LAYOUTS)))

@@ -27,7 +27,7 @@ _FIRST_TF32 = 80
 # Fewer registers than these hold no tile of sums that hides the latency of multiply-adds.
 _LEAST_REGISTERS = 8
 # Fields that a target's JSON does not name where they are what they usually are.
-_OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch", "has_matrices")
+_OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch", "has_matrices", "has_dots")
 # Flags by which processors of one model are told apart: what schedules may depend on.
 _X86_SCHEDULING_FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16")
 _NEWER_X86_FLAGS = ("avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
@@ -55,6 +55,8 @@ class HardwareTarget:
     gpu                   what a GPU is made of; None for a processor
     batch                 images of one inference: a latency is that of all of them together
     has_matrices          a processor has matrix registers (AMX) that take the dtype, and its system lets them be used
+    has_dots              a processor adds up four products of bytes by one instruction (VNNI) in its longest vectors;
+                          of targets in int8 alone
 
     On a GPU a vector is what one thread loads at once, the vector registers are a thread's registers, and the L1 cache
     is that of one multiprocessor.
@@ -77,6 +79,7 @@ class HardwareTarget:
     gpu: GPUFeatures | None = None
     batch: int = 1
     has_matrices: bool = False
+    has_dots: bool = False
 
     @property
     def dtype_name(self) -> str:
@@ -184,8 +187,16 @@ def scheduling_flags(processor: Processor) -> list[str]:
 
 
 def processor_dtypes(processor: Processor) -> tuple[str, ...]:
-    """The dtypes that code for a processor can be in. bf16 needs AVX512_BF16: its kernels use 512-bit vectors of it."""
-    return ("f32", "bf16") if "avx512_bf16" in processor.used_flags else ("f32",)
+    """The dtypes that code for a processor can be in. bf16 needs AVX512_BF16: its kernels use 512-bit vectors of it.
+    int8 needs AVX2."""
+    flags = processor.used_flags
+    has = {"f32": True, "bf16": "avx512_bf16" in flags, "int8": "avx2" in flags}
+    return tuple(dtype for dtype, is_there in has.items() if is_there)
+
+
+def has_dots(processor: Processor) -> bool:
+    """True if a processor adds up four products of bytes by one instruction in its longest vectors."""
+    return ("avx512_vnni" if "avx512f" in processor.used_flags else "avx_vnni") in processor.used_flags
 
 
 def has_matrices(processor: Processor, dtype: str) -> bool:
@@ -261,13 +272,17 @@ def in_blocks(target: HardwareTarget, lanes: int) -> HardwareTarget:
         vector_lanes=lanes,
         num_vector_registers=num_registers,
         has_matrices=False,
+        has_dots=False,
         fingerprint=fingerprint({"device": target.fingerprint, "lanes": lanes}),
     )
 
 
 def in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
-    """A processor that is used in bfloat16, whose kernels compute in a dtype of TVM's, that or float32."""
-    return dataclasses.replace(target, dtype=dtype, has_matrices=target.has_matrices and dtype == target.dtype)
+    """A processor that is used in bfloat16 or int8, whose kernels compute in a dtype of TVM's, that or float32."""
+    is_same = dtype == target.dtype
+    return dataclasses.replace(
+        target, dtype=dtype, has_matrices=target.has_matrices and is_same, has_dots=target.has_dots and is_same
+    )
 
 
 def in_batches(target: HardwareTarget, batch: int) -> HardwareTarget:

@@ -19,6 +19,7 @@ from chanas.core.target import (
     fingerprint,
     gpu_in_dtype,
     gpu_target,
+    has_dots,
     has_matrices,
     in_batches,
     processor_dtypes,
@@ -148,8 +149,8 @@ _WITHOUT_GPU = (
 def load_target(
     name: str, num_threads: int = 1, dtype: str = "f32", batch: int = 1, machine: Machine = HOST
 ) -> HardwareTarget:
-    """The target called `name`, detected on this machine to be measured on, used in `dtype` (a processor in f32 or
-    bf16) with `batch` images at once.
+    """The target called `name`, detected on this machine to be measured on, used in `dtype` (a processor in f32, bf16
+    or int8) with `batch` images at once.
 
     Raises:
         TargetError: the name or the dtype is unknown, more threads are asked for than there are cores, the processor
@@ -176,13 +177,16 @@ def load_target(
     target = in_batches(_host_cpu(machine, num_threads), batch)
     if dtype == "f32":
         return target
-    if "bf16" not in processor_dtypes(machine.processor()):
-        raise TargetError(f"dtype bf16 needs a processor with AVX512_BF16, got {target.device}; use --dtype f32")
+    processor = machine.processor()
+    if dtype not in processor_dtypes(processor):
+        needed = {"bf16": "AVX512_BF16", "int8": "AVX2"}[dtype]
+        raise TargetError(f"dtype {dtype} needs a processor with {needed}, got {target.device}; use --dtype f32")
     return dataclasses.replace(
         target,
         name=str(TargetName(target.name, dtype=dtype)),
         dtype=DTYPES[dtype],
-        has_matrices=has_matrices(machine.processor(), dtype) and machine.matrices(),
+        has_matrices=has_matrices(processor, dtype) and machine.matrices(),
+        has_dots=dtype == "int8" and has_dots(processor),
     )
 
 

@@ -22,24 +22,48 @@ from chanas.compiler.program import (
 )
 from chanas.core.target import HardwareTarget
 from chanas.models import others
+from chanas.operators.precision import INT8
+from chanas.operators.quantised import IDENTITY, Quantised, quantised
 from chanas.operators.workload import Operator, Workload
 
+_AT_MOST_1 = ("hsigmoid", "sigmoid")
+"""Epilogues of gates that are at most 1."""
 _BY_GROUP: dict[str, Operator] = {"groupconv": "blockconv", "blockconv": "groupconv"}
 """Convolutions of groups: one kernel is for those that fill vectors, the other for those that do not."""
 
 
-def choices_in(program: Program, operation: TunedOperation, target: HardwareTarget) -> tuple[Workload, ...]:
-    """The operators, of those that compute the same, that have schedules in the form of `target`; none of one that
-    reads numbers by channel, which are packed for the device's own layout. Of an odd number of channels none in
-    bfloat16: a product of pairs reads the lane beyond the last, which may hold anything."""
+def choices_in(program: Program, number: int, target: HardwareTarget) -> tuple[Workload, ...]:
+    """The operators, of those that compute the tuned value `number`, that have schedules in the form of `target`; none
+    of one that reads numbers by channel, which are packed for the device's own layout. Of an odd number of channels
+    none in bfloat16: a product of pairs reads the lane beyond the last, which may hold anything. In int8 those alone
+    that compute to the bit, of values whose numbers stand for something."""
+    operation = program.operation(number)
+    assert isinstance(operation, TunedOperation)
     values = [program.operation(read) for read in operation.reads if read >= len(program.inputs)]
     if any(not any(isinstance(read, int) for read in o.reads) for o in values):
         return ()
+    is_int8 = target.dtype == INT8.dtype
+    if is_int8 and not _has_grids(program, number, operation):
+        return ()
     of_groups = [w for w in operation.choices if w.op in _BY_GROUP and w.groups > 1]
     every = (*operation.choices, *(dataclasses.replace(w, op=_BY_GROUP[w.op]) for w in of_groups))
-    typed = [dataclasses.replace(workload, dtype=target.dtype) for workload in every]
-    whole = [workload for workload in typed if workload.in_channels % workload.input_precision.per_word == 0]
+    wide = is_int8 and program.stays_float32(number)
+    typed = [dataclasses.replace(workload, dtype=target.dtype, wide=wide) for workload in every]
+    whole = [w for w in typed if is_int8 or w.in_channels % w.input_precision.per_word == 0]
     return tuple(workload for workload in whole if has_schedules(workload, target))
+
+
+def _has_grids(program: Program, number: int, operation: TunedOperation) -> bool:
+    """True if it is known what the numbers of an operator in int8 stand for. A gate has to be at most 1: what it is
+    multiplied with stays on its grid."""
+    maps = [read for i, read in enumerate(operation.reads) if not operation.takes_gate(i)]
+    if operation.choices[0].reads_image:
+        maps = maps[1:]
+    gates = [program.operation(read) for i, read in enumerate(operation.reads) if operation.takes_gate(i)]
+    if any(not isinstance(g, TunedOperation) or g.choices[0].epilogue not in _AT_MOST_1 for g in gates):
+        return False
+    written = [] if program.stays_float32(number) else [number]
+    return all(read in program.grids for read in (*maps, *written))
 
 
 def in_forms(program: Program, forms: Mapping[int, Form], target: HardwareTarget) -> Program:
@@ -49,7 +73,15 @@ def in_forms(program: Program, forms: Mapping[int, Form], target: HardwareTarget
         forms: of operators, by the numbers of their values; the others stay as they are.
         target: the device, in its own layout.
     """
-    return _Changing(program, forms, target).changed()
+    return renumbered(program, forms, target)[0]
+
+
+def renumbered(
+    program: Program, forms: Mapping[int, Form], target: HardwareTarget
+) -> tuple[Program, Mapping[int, int]]:
+    """The same, with the new number of each value in the form that it is written in."""
+    changing = _Changing(program, forms, target)
+    return changing.changed(), changing.became
 
 
 class _Changing:
@@ -57,7 +89,7 @@ class _Changing:
 
     def __init__(self, program: Program, forms: Mapping[int, Form], target: HardwareTarget) -> None:
         self.program, self.forms, self.target = program, forms, target
-        self.made = Program(program.inputs, program.lanes)
+        self.made = Program(program.inputs, program.lanes, shifts=program.shifts)
         self.became = {v: v for v in range(len(program.inputs))}
         self._changes: dict[tuple[int, Form], int] = {}
 
@@ -67,7 +99,7 @@ class _Changing:
             made: Operation
             match operation:
                 case TunedOperation():
-                    made = self._tuned(operation, self.forms.get(number, operation.form))
+                    made = self._tuned(number, operation, self.forms.get(number, operation.form))
                 case MapView():
                     copied = tuple((self._own(read), part) for read, part in operation.copied)
                     made = dataclasses.replace(operation, reads=tuple(map(self._own, operation.reads)), copied=copied)
@@ -77,6 +109,7 @@ class _Changing:
                     reads = tuple(self._own(read) if isinstance(read, int) else read for read in operation.reads)
                     made = dataclasses.replace(operation, reads=reads)
             self.became[number] = self.made.add(made)
+            self._keep_grid(number, self.became[number])
             if number in in_memory:
                 self._own(number)  # right behind it, so that its place is written before the map is read
         self.made.parts |= {
@@ -86,14 +119,32 @@ class _Changing:
         self.made.names |= {self.became[number]: name for number, name in self.program.names.items()}
         return self.made
 
-    def _tuned(self, operation: TunedOperation, form: Form) -> TunedOperation:
+    def _tuned(self, number: int, operation: TunedOperation, form: Form) -> TunedOperation:
         if form == operation.form:
             choices = operation.choices
         else:
-            choices = choices_in(self.program, operation, form.on(self.target))
-        reads = tuple(self._in_form(read, form) for read in operation.reads)
-        step = dataclasses.replace(operation.step, workload=choices[0], reads=reads)
-        return dataclasses.replace(operation, step=step, value=operation.value.in_form(form), choices=choices)
+            choices = choices_in(self.program, number, form.on(self.target))
+        workload = choices[0]
+        reads = tuple(self._in_form(read, operation.read_in(i, form)) for i, read in enumerate(operation.reads))
+        step = dataclasses.replace(operation.step, workload=workload, reads=reads)
+        value = operation.value.in_form(self.program.written_in(number, form))
+        numbers = self._numbers(number, operation, workload) if workload.is_quantised else None
+        return dataclasses.replace(operation, step=step, value=value, choices=choices, numbers=numbers)
+
+    def _numbers(self, number: int, operation: TunedOperation, workload: Workload) -> Quantised:
+        """The meaning of the whole numbers of an operator in int8."""
+        grids, bias = self.program.grids, operation.bias
+        given = IDENTITY if workload.reads_image else grids[operation.reads[0]]
+        residual = grids[operation.reads[-1]] if workload.residual else IDENTITY
+        written = IDENTITY if workload.wide else grids[number]
+        if bias is not None and number in self.program.shifts:
+            bias = bias + self.program.shifts[number]
+        return quantised(workload, operation.weight, bias, given, written, residual)
+
+    def _keep_grid(self, number: int, new: int) -> None:
+        """Note what the numbers of a value stand for by its new number."""
+        if number in self.program.grids:
+            self.made.grids[new] = self.program.grids[number]
 
     def _own(self, number: int) -> int:
         """The new number of a value in the device's own layout and in float32."""
@@ -106,6 +157,7 @@ class _Changing:
         if not value.blocked or value.form == form:
             return written
         if (written, form) not in self._changes:
-            operation = others.in_form(written, value, form, self.target.num_threads > 1)
+            operation = others.in_form(written, value, form, self.target, self.program.grids.get(number))
             self._changes[written, form] = self.made.add(operation)
+            self._keep_grid(number, self._changes[written, form])
         return self._changes[written, form]

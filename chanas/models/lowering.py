@@ -45,7 +45,7 @@ _LEAST_SAVED = 1.5
 _LEAST_SAVED_PER_BYTE = 1.0
 
 
-def with_outputs(program: Program, numbers: Sequence[int]) -> Program:
+def with_outputs(program: Program, numbers: Sequence[int], target: HardwareTarget) -> Program:
     """A program that gives these of its values back, as the framework has them."""
     made = dataclasses.replace(program, operations=list(program.operations))
 
@@ -55,7 +55,7 @@ def with_outputs(program: Program, numbers: Sequence[int]) -> Program:
             return number
         in_float32 = Form(value.lanes)
         if value.form != in_float32:
-            number = made.add(others.in_form(number, value, in_float32, parallel=False))
+            number = made.add(others.in_form(number, value, in_float32, target, program.grids.get(number)))
         return made.add(_in_form(number, made.value(number), 0))
 
     made.outputs = tuple(map(given, numbers))

@@ -15,12 +15,14 @@ from tvm import relax, te, tirx
 from chanas.compiler.cpu.changes import changing
 from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
 from chanas.compiler.program import Form, FormChange, OtherOperation, Value
+from chanas.core.target import HardwareTarget
 from chanas.errors import ModelError, describe
 from chanas.models.definitions import define, normal
 from chanas.models.graph import Node
 from chanas.models.loops import IN_ORDER
 from chanas.operators.layout import Blocks, num_blocks
 from chanas.operators.precision import precision_of
+from chanas.operators.quantised import Grid
 
 
 def pack(builder: Any, reads: Sequence[Any], _lanes: int, *, value: Value) -> Any:
@@ -59,19 +61,25 @@ def unpack(builder: Any, reads: Sequence[Any], _lanes: int, *, value: Value) -> 
     return builder.emit(relax.op.reshape(flat, value.shape))
 
 
-def in_form(number: int, value: Value, form: Form, parallel: bool) -> OtherOperation:
-    """The change of a value in channel blocks to another form."""
-    emit = functools.partial(_change_form, change=value.change(value.form, form), parallel=parallel)
-    return OtherOperation(f"to blocks of {form}", (number,), value.in_form(form), emit, True)
+def in_form(number: int, value: Value, form: Form, target: HardwareTarget, grid: Grid | None = None) -> OtherOperation:
+    """The change of a value in channel blocks to another form.
+
+    Args:
+        grid: of the numbers in int8, where it is from or to these.
+    """
+    change = value.change(value.form, form)
+    grids = [change.grid_numbers(grid)] if grid is not None and change.reads_grid else []
+    emit = functools.partial(_change_form, change=change, target=target)
+    return OtherOperation(f"to blocks of {form}", (number, *grids), value.in_form(form), emit, True)
 
 
-def _change_form(builder: Any, reads: Sequence[Any], _lanes: int, *, change: FormChange, parallel: bool) -> Any:
+def _change_form(builder: Any, reads: Sequence[Any], _lanes: int, *, change: FormChange, target: HardwareTarget) -> Any:
     """A value in channel blocks of other lanes, or in another type."""
-    function = changing(change, parallel).without_attr("global_symbol")
+    function = changing(change, target).without_attr("global_symbol")
     marked = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", OPAQUE)
     shape = Blocks(change.after.lanes).shape(change.channels, change.pixels, change.images)
     result = relax.TensorType(shape, precision_of(change.after.dtype).storage)
-    return builder.emit(relax.call_tir(builder.add_func(marked, "form_change"), [reads[0]], result))
+    return builder.emit(relax.call_tir(builder.add_func(marked, "form_change"), [*reads], result))
 
 
 def reshape(builder: Any, reads: Sequence[Any], lanes: int, *, shape: tuple[int, ...]) -> Any:

@@ -18,6 +18,7 @@ from chanas.core.target import HardwareTarget
 from chanas.operators.epilogues import value_at_zero
 from chanas.operators.grouped import abreast
 from chanas.operators.precision import FLOAT32, Array, Precision, Stored
+from chanas.operators.quantised import NUM_GRID_NUMBERS, Quantised, kernel_bias
 from chanas.operators.transposed import num_taps, taps_of_phase
 from chanas.operators.winograd import as_array, transforms
 from chanas.operators.workload import WINOGRAD, Workload, extra_names, winograd_axis, winograd_counts, winograd_plans
@@ -133,8 +134,9 @@ class Blocks:
 
     The depth of weights is C_in / groups · k · k of plain convolutions; those of other algorithms are transformed.
     Weights of less than 32 bits are words of neighbours in the sum's direction (of a row of taps in depthwise
-    convolutions), float32 that hold no numbers, so that weights and biases fit in one array. Weights that are read with
-    an image are float32.
+    convolutions, of channels under one tap in int8), float32 that hold no numbers, so that weights and biases fit in
+    one array. Weights that are read with an image are float32. Operators in int8 have the scales of their sums, [N, l],
+    and the numbers of their grids behind that.
     """
 
     lanes: int
@@ -162,26 +164,40 @@ class Blocks:
         return workload.output_precision.encode(packed)
 
     def parameters(self, workload: Workload) -> tuple[Argument, ...]:
+        grids = (Argument("grids", (1, NUM_GRID_NUMBERS), "float32"),) if workload.is_quantised else ()
         if not workload.has_weights:
-            return ()
+            return grids
         blocks = num_blocks(workload.out_channels, self.lanes)
         vectors, depth = blocks, _depth(workload)
         if workload.op == "groupconv":
             shared = abreast(workload, self.lanes)
             vectors = shared.sets * shared.vectors
         run = _run(workload)
-        words = depth // run * -(-run // workload.input_precision.per_word)
-        return _weights_and_bias(workload, (vectors, words, self.lanes), (blocks, self.lanes))
+        words = depth // run * -(-run // workload.weight_precision.per_word)
+        found = _weights_and_bias(workload, (vectors, words, self.lanes), (blocks, self.lanes))
+        has_scale = workload.is_quantised and not workload.reads_image
+        scale = (Argument("scale", (blocks, self.lanes), "float32"),) if has_scale else ()
+        return (*found, *scale, *grids)
 
     def pack_parameters(self, workload: Workload, weight: Array, bias: Array) -> list[Stored]:
         if workload.op == "groupconv":
             packed = _in_lanes_of_groups(workload, weight, self.lanes)
         else:
             arranged = _ARRANGED[workload.op](workload, weight) if workload.op in _ARRANGED else weight
+            if workload.is_quantised and workload.weight_precision.per_word > 1:
+                arranged = _channels_by_tap(weight, workload.weight_precision.per_word)
             packed = pack_channels(np.ascontiguousarray(arranged).reshape(len(weight), -1), self.lanes)
-        if workload.input_precision.per_word > 1:
-            packed = in_words(packed, _run(workload), workload.input_precision)
+        if workload.weight_precision.per_word > 1:
+            packed = in_words(packed, _run(workload), workload.weight_precision)
         return [packed, pack_channels(bias, self.lanes)]
+
+    def pack_quantised(self, workload: Workload, by: Quantised) -> list[Stored]:
+        """The parameters of an operator in int8, packed."""
+        if by.numbers is None or by.bias is None:
+            return [by.grid_numbers]
+        packed = self.pack_parameters(workload, by.numbers, kernel_bias(workload, by))
+        scale = [] if by.steps is None else [pack_channels(by.scale, self.lanes)]
+        return [*packed, *scale, by.grid_numbers]
 
     def together(self, parameters: Sequence[Stored]) -> list[Stored]:
         """One array, because a compiled network checks each of its arguments at every call, for about 0.1 µs each."""
@@ -194,7 +210,17 @@ def _depth(workload: Workload) -> int:
         return winograd_counts(workload).weights * workload.in_channels
     if workload.op == "upconv":
         return math.prod(axis.stride * num_taps(axis) for axis in workload.axes) * workload.in_channels
-    return workload.channels_per_group * workload.kernel_area
+    per_word = workload.weight_precision.per_word if workload.is_quantised else 1
+    return -(-workload.channels_per_group // per_word) * per_word * workload.kernel_area
+
+
+def _channels_by_tap(weight: Array, per_word: int) -> Array:
+    """float32[C_out, C_in, kh, kw] -> float32[C_out, ceil(C_in / p), kh, kw, p]: p neighbouring input channels under
+    one tap, zeros beyond the last."""
+    out, channels, *taps = weight.shape
+    whole = np.zeros((out, -(-channels // per_word) * per_word, *taps), np.float32)
+    whole[:, :channels] = weight
+    return np.moveaxis(whole.reshape(out, -1, per_word, *taps), 2, -1)
 
 
 def _run(workload: Workload) -> int:
@@ -209,7 +235,7 @@ def in_words(packed: Array, run: int, precision: Precision) -> Array:
     per_word, rows = precision.per_word, packed.reshape(blocks * depth // run, run, lanes)
     padded = np.zeros((len(rows), -(-run // per_word) * per_word, lanes), np.float32)
     padded[:, :run] = rows
-    numbers = precision.encode(padded).astype(np.uint32)
+    numbers = (precision.encode_weights or precision.encode)(padded).astype(np.uint32)
     words = np.zeros((len(rows), padded.shape[1] // per_word, lanes), np.uint32)
     for place in range(per_word):
         words |= numbers[:, place::per_word] << np.uint32(32 // per_word * place)
@@ -356,10 +382,14 @@ def operator_inputs(workload: Workload, layout: Layout) -> list[Argument]:
     """The arguments of an operator's function before the output: input, weights, bias, gate, shift, residual (those
     that it has)."""
     by_channel = layout.shape(workload.in_channels, 1, workload.batch)
-    extras = {"gate": by_channel, "shift": by_channel, "residual": output_shape(workload, layout)}
     stored: Any = workload.input_storage
+    extras = {
+        "gate": Argument("gate", by_channel, workload.gate_storage),
+        "shift": Argument("shift", by_channel, workload.gate_storage),
+        "residual": Argument("residual", output_shape(workload, layout), stored),
+    }
     return [
         Argument("x", input_shape(workload, layout), stored),
         *layout.parameters(workload),
-        *(Argument(name, extras[name], stored) for name in extra_names(workload)),
+        *(extras[name] for name in extra_names(workload)),
     ]

@@ -15,6 +15,7 @@ Array = npt.NDArray[np.float32]
 Stored = npt.NDArray[Any]
 """Numbers as they are in memory, of the type that a precision says."""
 _WORD_BYTES = 4
+_MOST_UINT8 = 255
 
 
 def to_bits(values: Array) -> Stored:
@@ -36,13 +37,21 @@ def _as_float16(values: Array) -> Stored:
     return values.astype(np.float16)
 
 
+def _as_uint8(values: Array) -> Stored:
+    return np.clip(np.rint(values), 0, _MOST_UINT8).astype(np.uint8)
+
+
+def _as_int8(values: Array) -> Stored:
+    return np.rint(values).astype(np.int8).view(np.uint8)
+
+
 def _as_float32(values: Stored) -> Array:
     return values.astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A number format of weights and activations; sums and biases are float32.
+    """A number format of weights and activations; sums and biases are float32, sums of whole numbers int32.
 
     storage             type in memory
     operator_tolerance  largest error of an operator alone that is right, relative to the largest expected magnitude,
@@ -50,6 +59,7 @@ class Precision:
     block_tolerance     the same of a block against PyTorch in float32
     network_tolerance   the same of a whole network
     encode, decode      float32 to numbers in memory, the nearest ones, and back
+    encode_weights      the same of weights, where that is another type
     units               units in the last place of float32 that lie between two neighbours
     """
 
@@ -61,6 +71,7 @@ class Precision:
     encode: Callable[[Array], Stored] = _as_float32
     decode: Callable[[Stored], Array] = _as_float32
     units: int = 1
+    encode_weights: Callable[[Array], Stored] | None = None
 
     @property
     def item_bytes(self) -> int:
@@ -85,7 +96,9 @@ BFLOAT16 = Precision("bfloat16", "uint16", 5e-3, 2e-2, 5e-2, to_bits, from_bits,
 # Three bits more; every operator rounds by up to 2⁻¹¹, at most sixty in a row. TF32 rounds factors alone.
 FLOAT16 = Precision("float16", "float16", 2e-3, 1e-2, 2e-2, _as_float16, units=1 << 13)
 TF32 = Precision("tf32", "float32", 2e-3, 1e-2, 2e-2, units=1 << 13)
-PRECISIONS = {precision.dtype: precision for precision in (FLOAT32, BFLOAT16, FLOAT16, TF32)}
+# Whole numbers: what a number stands for depends on its operator (`chanas.operators.quantised`). Sums are exact.
+INT8 = Precision("int8", "uint8", 0.0, 0.0, 0.0, _as_uint8, encode_weights=_as_int8)
+PRECISIONS = {precision.dtype: precision for precision in (FLOAT32, BFLOAT16, FLOAT16, TF32, INT8)}
 
 
 def precision_of(dtype: str) -> Precision:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
+from chanas.operators.precision import INT8
 from chanas.operators.workload import Workload, extra_names
 
 INPUT = 0
@@ -60,7 +61,12 @@ def block_steps(block: BlockConfig, dtype: str = "float32", batch: int = 1) -> t
     """The operators of a block in order of execution, in `dtype`, for `batch` images; logits are float32 in any dtype.
 
     mbconv: expand (unless the expand ratio is 1), depthwise, [pool, reduce, gate], project.
+
+    Raises:
+        ScheduleError: blocks are not there in int8.
     """
+    if dtype == INT8.dtype:
+        raise ScheduleError("blocks of search spaces are not there in int8; finished networks are: chanas tune")
     steps = _float32_steps(block)
     last = len(steps) - 1 if block.kind == "classifier" and dtype != "float32" else -1
     typed = (dataclasses.replace(s.workload, dtype=dtype, batch=batch, wide=i == last) for i, s in enumerate(steps))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from chanas.errors import ScheduleError
-from chanas.operators.epilogues import USUAL, Epilogue, check_epilogue
-from chanas.operators.precision import FLOAT32, Precision, precision_of
+from chanas.operators.epilogues import LONG, USUAL, Epilogue, check_epilogue
+from chanas.operators.precision import FLOAT32, INT8, Precision, precision_of
 from chanas.operators.winograd import Transforms, saved_multiplications, transforms
 
 Operator = Literal[
@@ -30,6 +30,7 @@ Generality = Literal[
     "padding of its own",
     "stride",
     "epilogue of its own",
+    "epilogue of many terms",
     "residual",
     "residual before the epilogue",
     "gate",
@@ -113,7 +114,7 @@ class Workload:
                activation before a convolution)
     residual   a tensor of the output's shape is added last, or with `residual_first` before the epilogue
     dtype      of weights and activations; sums and biases are float32, and so is the image that `conv` reads, with its
-               weights
+               weights. In int8 numbers stand for others (`chanas.operators.quantised`): gates are float32
     wide       the output is float32 whatever the dtype (logits)
     batch      images that one call computes, one after the other on processors
 
@@ -210,6 +211,7 @@ class Workload:
             "padding of its own": self.padding is not None,
             "stride": self.op == "pointwise" and max(axis.stride for axis in self.axes) > 1,
             "epilogue of its own": self.epilogue not in (("none",) if self.op == "pool" else USUAL),
+            "epilogue of many terms": self.epilogue in LONG,
             "residual": self.residual and self.op != "pointwise",
             "residual before the epilogue": self.residual_first,
             "gate": self.scaled and self.op not in ("pointwise", "squeeze"),
@@ -302,8 +304,20 @@ class Workload:
 
     @property
     def weight_precision(self) -> Precision:
-        """Format of the weights: that of what they are multiplied with."""
-        return self.input_precision if self.has_weights else FLOAT32
+        """Format of the weights: that of what they are multiplied with. Of depthwise convolutions in int8 whole numbers
+        in float32, in which they are computed."""
+        in_float32 = not self.has_weights or (self.is_quantised and self.is_channelwise)
+        return FLOAT32 if in_float32 else self.input_precision
+
+    @property
+    def is_quantised(self) -> bool:
+        """True if its numbers are whole ones that stand for others."""
+        return self.dtype == INT8.dtype
+
+    @property
+    def gate_storage(self) -> str:
+        """Type of its numbers by channel in memory."""
+        return FLOAT32.storage if self.is_quantised else self.input_storage
 
     @property
     def output_precision(self) -> Precision:
@@ -451,7 +465,7 @@ def ends_in_half_a_block(workload: Workload, lanes: int) -> bool:
     little work for each load.
     """
     full, rest = divmod(workload.out_channels, lanes)
-    fewest = workload.input_precision.per_word  # full blocks
+    fewest = workload.weight_precision.per_word  # full blocks
     worth_it = lanes >= 16 and 0 < rest <= lanes // 2 and fewest <= full <= _MAX_FULL_BLOCKS
     return (
         workload.op == "pointwise"
@@ -472,6 +486,7 @@ def extra_names(workload: Workload) -> tuple[str, ...]:
 
 
 def scales_weights(workload: Workload) -> bool:
-    """True if squeeze-excite's gate multiplies the weights, not the input: if there are fewer of them, and nothing else
-    comes before the product."""
-    return workload.scaled and workload.prologue is None and workload.output_pixels > workload.out_channels
+    """True if squeeze-excite's gate multiplies the weights, not the input: if there are fewer of them, they are not
+    whole numbers, and nothing else comes before the product."""
+    is_free = workload.prologue is None and not workload.is_quantised
+    return workload.scaled and is_free and workload.output_pixels > workload.out_channels

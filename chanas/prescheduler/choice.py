@@ -75,14 +75,25 @@ def changes_of(forms: Sequence[Form], value: Map) -> set[tuple[Form, Form]]:
     return {(written, forms[reader]) for reader in value.readers if forms[reader] != written}
 
 
-def choose_forms(nodes: Sequence[Mapping[Form, float]], maps: Sequence[Map]) -> ExactChoice:
+def choose_forms(
+    nodes: Sequence[Mapping[Form, float]],
+    maps: Sequence[Map],
+    losses: Sequence[Mapping[Form, float]] = (),
+    most: float = math.inf,
+) -> ExactChoice:
     """The choice of least seconds.
 
+    Args:
+        losses: of accuracy, of each node in the forms in which there is one; they add up.
+        most: the largest sum of losses.
+
     Raises:
-        ValueError: no choice has all the changes that it needs.
+        ValueError: no choice has all the changes that it needs, or loses as little as that.
     """
     start_s = time.monotonic()
     problem = _Problem(nodes, maps)
+    if most < math.inf:
+        problem.limit(losses, most)
     forms, bound = problem.solved()
     seconds = seconds_of(forms, nodes, maps)
     return ExactChoice(
@@ -108,6 +119,12 @@ class _Problem:
             self.rows.append((dict.fromkeys(place.values(), 1.0), 1.0, 1.0))
         for value in self.maps:
             self._add(value)
+
+    def limit(self, losses: Sequence[Mapping[Form, float]], most: float) -> None:
+        """Let the losses of a choice be `most` together."""
+        pairs = zip(self.places, losses, strict=True)
+        row = {place[form]: loss / most for place, own in pairs for form, loss in own.items() if form in place}
+        self.rows.append((row, 0.0, 1.0))
 
     def _variable(self, seconds: float) -> int:
         self.costs.append(_NANOSECONDS * seconds)

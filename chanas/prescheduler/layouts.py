@@ -3,11 +3,14 @@ form and of the copies between forms."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from chanas.compiler.cases import change_case
-from chanas.compiler.program import Form, FormChange, Program
+from chanas.compiler.program import Form, FormChange, Program, TunedOperation
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TRIAL
@@ -49,12 +52,24 @@ def measure_changes(
 def possible_changes(program: Program, seconds: Seconds) -> list[FormChange]:
     """The distinct copies that a choice among these layouts may need."""
     found: dict[FormChange, None] = {}
+    stays = {program.form: 0.0}
     for number, readers in _readers(program).items():
-        value, stays = program.value(number), {program.form: 0.0}
-        written = seconds.get(number, stays)
         read = {form for reader in readers for form in seconds.get(reader, stays)}
-        found |= {value.change(a, b): None for a in sorted(written) for b in sorted(read) if a != b}
+        for pair in itertools.product(sorted(seconds.get(number, stays)), sorted(read)):
+            found |= dict.fromkeys(_changes(program, number, readers, *pair))
     return [change for change in found if change.is_possible]
+
+
+def _changes(program: Program, number: int, readers: Collection[int], a: Form, b: Form) -> set[FormChange]:
+    """The copies of a value that its readers need where it is written by an operator of form `a`, and they have `b`."""
+    value, written, needed = program.value(number), program.written_in(number, a), set[Form]()
+    for reader in readers if a != b else ():
+        operation = program.operation(reader)
+        if isinstance(operation, TunedOperation):
+            needed |= {operation.read_in(i, b) for i, read in enumerate(operation.reads) if read == number}
+        else:
+            needed.add(b)
+    return {value.change(written, form) for form in needed if form != written}
 
 
 def _readers(program: Program) -> dict[int, set[int]]:
@@ -81,6 +96,9 @@ class LayoutGraph:
     def of(cls, program: Program, seconds: Seconds, changes: Mapping[FormChange, float]) -> LayoutGraph:
         """The graph of a program in its device's own form.
 
+        Values that operators in int8 write or read in float32 all the same need no change beside such operators; where
+        both ends are in int8 what it takes is left out: these values are of one pixel.
+
         A map that is a part of another one lies there in the device's own form: what is written in another one is
         copied to its place as well, and what is read in another one from there.
 
@@ -95,20 +113,28 @@ class LayoutGraph:
             value, at = program.value(number), program.parts.get(number)
             is_copied = at is not None and (at.place.first, at.place.blocks) != (0, value.blocks)
             forms = {form for node in (number, *readers) for form in seconds.get(node, {own: 0.0})}
-            known = {
-                (a, b): changes[change] * (2 if is_copied and own in (a, b) else 1)
-                for a in forms
-                for b in forms
-                if a != b and (change := value.change(a, b)) in changes
-            }
+            known = {}
+            for a, b in itertools.permutations(forms, 2):
+                needed = _changes(program, number, readers, a, b)
+                if needed <= changes.keys():
+                    times = 2 if is_copied and own in (a, b) else 1
+                    known[a, b] = times * math.fsum(changes[change] for change in needed)
             reading = tuple(sorted({place.get(reader, len(nodes)) for reader in readers}))
             maps.append(Map(place.get(number, len(nodes)), reading, known))
         maps = [m for m in maps if {m.producer, *m.readers} != {len(nodes)}]  # nothing to choose
         return cls(program, tuple(place), (*nodes, {own: 0.0}), tuple(maps))
 
-    def chosen(self) -> tuple[dict[int, Form], ExactChoice]:
-        """The form of each tuned operator in the best choice, by the number of its value, and the proof."""
-        found = choose_forms(self.nodes, self.maps)
+    def chosen(
+        self, losses: Mapping[int, Mapping[Form, float]] = MappingProxyType({}), most: float = math.inf
+    ) -> tuple[dict[int, Form], ExactChoice]:
+        """The form of each tuned operator in the best choice, by the number of its value, and the proof.
+
+        Args:
+            losses: of accuracy of tuned operators in some forms.
+            most: the largest sum of losses.
+        """
+        by_node = [losses.get(number, {}) for number in self.numbers]
+        found = choose_forms(self.nodes, self.maps, [*by_node, {}], most)
         return dict(zip(self.numbers, found.forms, strict=False)), found
 
     def single(self, form: Form) -> dict[int, Form]:

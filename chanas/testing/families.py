@@ -27,6 +27,7 @@ from chanas.operators.workload import Workload
 
 Case = tuple[Workload, HardwareTarget]
 _QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
+_PARAMETERS = ("weights", "bias", "scale", "grids")
 
 
 def covering_points(space: ScheduleSpace[Any], rng: np.random.Generator) -> list[Point]:
@@ -45,6 +46,8 @@ def runs_here(target: HardwareTarget) -> bool:
     """True if this processor has the instructions of the target's dtype; kernels of GPUs are carried out in numpy."""
     if target.gpu is not None or target.dtype == "float32":
         return True
+    if target.dtype == "int8":
+        return not target.has_dots or load_target("cpu", 1, "int8").has_dots
     try:
         return load_target("cpu", 1, "bf16").has_matrices or not target.has_matrices
     except TargetError:
@@ -165,7 +168,7 @@ class FamilyContract:
         assert [(tuple(map(int, p.shape)), str(p.dtype)) for p in inputs] == [(a.shape, a.dtype) for a in declared]
         assert str(output.dtype) == workload.output_storage
         assert np.prod([int(n) for n in output.shape]) >= found.expected.size
-        assert found.weights == tuple(i for i, a in enumerate(declared) if a.name in ("weights", "bias"))
+        assert found.weights == tuple(i for i, a in enumerate(declared) if a.name in _PARAMETERS)
 
     def test_points_compute_what_pytorch_computes(self, bench: OperatorBench, case: Case) -> None:
         if not runs_here(case[1]):

@@ -75,10 +75,10 @@ def test_show_has_what_was_found_of_this_processor_and_what_is_used() -> None:
     assert facts["microarchitecture"] == "cascadelake (GenuineIntel)"
     assert facts["instruction sets"] == "sse4_2, avx, avx2, fma, avx512f, avx512_vnni, avx512_bf16"
     assert facts["compiled for"] == "cascadelake +avx512bf16"
-    assert facts["dtypes"] == "f32, bf16"
+    assert facts["dtypes"] == "f32, bf16, int8"
     assert facts["vector"] == "16 float32, 32 registers"
     found = json.loads(output("show", "cpu", "--json"))["processor"]
-    assert (found["mcpu"], found["mattr"], found["dtypes"]) == ("cascadelake", ["+avx512bf16"], ["f32", "bf16"])
+    assert (found["mcpu"], found["mattr"], found["dtypes"]) == ("cascadelake", ["+avx512bf16"], ["f32", "bf16", "int8"])
     assert "processor" not in json.loads(output("show", "xeon-avx512", "--json"))
 
 

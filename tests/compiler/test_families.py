@@ -33,7 +33,7 @@ from chanas.testing.families import Case, OperatorBench, covering_points, runs_h
 from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS
 from .workbench import (
     BF16,
-    HOST,
+    INT8,
     MATRICES,
     NEON,
     OPERATORS,
@@ -44,6 +44,7 @@ from .workbench import (
     random_workload,
 )
 
+HOST = device()  # with the longest vectors, on any machine
 HALVES, TF32 = (gpu_in_dtype(GPU, dtype) for dtype in ("f16", "tf32"))
 ANY_EPILOGUE = (*PLAIN, "leaky0.1")
 
@@ -59,7 +60,7 @@ OF_CPUS = {
     "pool": Workload("pool", 6, 72, 72),
     "upconv": Workload("upconv", 7, 20, 24, 3, 2, "relu"),
 }
-CPUS = {"float32": HOST, "bfloat16": BF16}
+CPUS = {"float32": HOST, "bfloat16": BF16, "int8": INT8}
 GPUS = {"float32": GPU, "float16": HALVES, "tf32": TF32}
 OF_GPUS = {w.op: w for w in reversed(WORKLOADS)}
 ROWS: list[Case] = [
@@ -246,8 +247,17 @@ EDGES_IN_MATRICES = [
     Workload("pointwise", 17, 40, 72, epilogue="relu"),
     Workload("pointwise", 28, 31, 33, epilogue="hswish", scaled=True),
 ]
+EDGES_IN_INT8 = [
+    *(w for w in (*EDGES, *EDGES_IN_BFLOAT16) if (w.op, "int8") in CPU_FAMILIES and w.groups == 1),
+    Workload("pointwise", 8, 24, 40, 1, 2, "leaky0.1"),
+    Workload("pointwise", 7, 30, 44, epilogue="relu6", residual=True, residual_first=True),
+    Workload("blockconv", 9, 22, 20, 3, 2, "none", residual=True, input_width=7),
+    Workload("depthwise", 9, 20, 20, 3, 1, "relu6", residual=True, dilation=(2, 1)),
+    Workload("pool", 7, 20, 20, wide=True),
+]
 ODD_SHAPES: list[Case] = [
     *((w, HOST) for w in EDGES),
+    *((replace(w, dtype="int8"), INT8) for w in EDGES_IN_INT8 if w.outputs_per_group == 1 or w.op != "depthwise"),
     *((replace(w, dtype="bfloat16"), BF16) for w in EDGES_IN_BFLOAT16),
     *((replace(w, dtype="bfloat16"), MATRICES) for w in EDGES_IN_MATRICES),
     *((w, GPU) for w in WORKLOADS),

@@ -111,6 +111,8 @@ MATRICES = dataclasses.replace(BF16, name="cpu-bf16", has_matrices=True)
 """The same with matrix registers."""
 
 
+INT8 = dataclasses.replace(device(), name="cpu-int8", dtype="int8")
+"""The same in whole numbers, without an instruction for four products: what every processor with AVX2 runs."""
 needs_bfloat16 = pytest.mark.skipif(not runs_here(BF16), reason="this processor lacks AVX512_BF16")
 needs_matrices = pytest.mark.skipif(not runs_here(MATRICES), reason="this processor lacks AMX")
 

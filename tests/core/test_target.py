@@ -18,6 +18,7 @@ from chanas.core.target import (
     LAYOUTS,
     HardwareTarget,
     differences,
+    has_dots,
     in_batches,
     in_blocks,
     processor_dtypes,
@@ -297,16 +298,21 @@ def test_the_compiler_is_told_what_a_target_names() -> None:
 @pytest.mark.parametrize(
     ("name", "dtypes"),
     [
-        ("virtual-xeon", ("f32", "bf16")),
-        ("cooper-lake", ("f32", "bf16")),
-        ("zen3", ("f32",)),
+        ("virtual-xeon", ("f32", "bf16", "int8")),
+        ("cooper-lake", ("f32", "bf16", "int8")),
+        ("zen3", ("f32", "int8")),
         ("neoverse-v1", ("f32",)),
     ],
 )
-def test_bfloat16_is_offered_where_the_compiler_has_instructions_for_it(name: str, dtypes: tuple[str, ...]) -> None:
+def test_a_dtype_is_offered_where_the_compiler_has_instructions_for_it(name: str, dtypes: tuple[str, ...]) -> None:
     processor = parse_cpuinfo(CPUINFO[name])
     assert processor_dtypes(processor) == dtypes
     assert ("+avx512bf16" in processor.mattr or processor.mcpu == "sapphirerapids") == ("bf16" in dtypes)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("virtual-xeon", True), ("cooper-lake", True), ("zen3", False)])
+def test_products_of_four_bytes_are_one_instruction_where_there_is_vnni(name: str, expected: bool) -> None:
+    assert has_dots(parse_cpuinfo(CPUINFO[name])) is expected
 
 
 def test_a_device_in_another_layout_has_other_vectors_and_a_fingerprint_of_its_own() -> None:

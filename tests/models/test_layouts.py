@@ -76,7 +76,7 @@ JOINED = Of(
 
 def movable(program: Program, form: Form, device: HardwareTarget = HOST) -> list[int]:
     target = form.on(device)
-    return [n for n, o in program.tuned_numbers().items() if choices_in(program, o, target)]
+    return [n for n in program.tuned_numbers() if choices_in(program, n, target)]
 
 
 def mixed(program: Program, seed: int) -> Mapping[int, Form]:

@@ -14,6 +14,7 @@ from chanas.operators.precision import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    INT8,
     PRECISIONS,
     TF32,
     Array,
@@ -27,11 +28,13 @@ finite = st.floats(width=32, allow_subnormal=False, min_value=-(2.0**126), max_v
 vectors = arrays(np.float32, st.integers(1, 40), elements=finite)
 of_halves = arrays(np.float32, st.integers(1, 40), elements=st.floats(-60000, 60000, width=32))
 each = pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
+FLOATS = [precision for precision in PRECISIONS.values() if precision is not INT8]
+each_float = pytest.mark.parametrize("precision", FLOATS, ids=lambda precision: precision.dtype)
 # Of TF32 tensor cores round the factors; in memory it is float32.
 TORCH = {BFLOAT16: torch.bfloat16, FLOAT16: torch.float16, FLOAT32: torch.float32, TF32: torch.float32}
 
 
-@each
+@each_float
 @given(values=of_halves)
 def test_rounding_is_pytorchs(precision: Precision, values: Array) -> None:
     expected = torch.from_numpy(values).to(TORCH[precision]).to(torch.float32).numpy()
@@ -46,10 +49,15 @@ def test_numbers_have_the_type_that_they_are_stored_in(precision: Precision) -> 
     assert precision.per_word * precision.item_bytes == 4
 
 
-@each
+@each_float
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_odd_numbers_stay_what_they_are(precision: Precision, odd: float) -> None:
     np.testing.assert_array_equal(precision.rounded(np.array([odd], np.float32)), [odd])
+
+
+@given(values=vectors)
+def test_whole_numbers_are_the_nearest_of_a_byte(values: Array) -> None:
+    np.testing.assert_array_equal(INT8.rounded(values), np.clip(np.rint(values), 0, 255))
 
 
 @given(vectors)

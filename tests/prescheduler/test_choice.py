@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -44,6 +45,24 @@ def test_no_choice_is_better(graph: tuple[list[dict[Form, float]], list[Map]]) -
     assert found.seconds == seconds_of(found.forms, nodes, maps)
     assert found.bound <= found.seconds
     assert found.gap < 1e-6
+
+
+@given(graphs(), st.integers(0, 2**32 - 1), st.floats(0.0, 1.0))
+def test_no_choice_that_loses_as_little_is_better(
+    graph: tuple[list[dict[Form, float]], list[Map]], seed: int, share: float
+) -> None:
+    nodes, maps = graph
+    rng = np.random.default_rng(seed)
+    losses = [{form: float(rng.random()) for form in node if form != OWN} for node in nodes]
+    most = share * sum(max(own.values(), default=0.0) for own in losses) + 1e-3
+
+    def lost(forms: Sequence[Form]) -> float:
+        return sum(own.get(form, 0.0) for own, form in zip(losses, forms, strict=True))
+
+    found = choose_forms(nodes, maps, losses, most)
+    within = [forms for forms in itertools.product(*nodes) if lost(forms) <= most]
+    assert lost(found.forms) <= most * (1 + 1e-6)
+    assert found.seconds <= min(seconds_of(forms, nodes, maps) for forms in within) * (1 + 1e-9)
 
 
 def test_a_map_is_changed_once_for_all_that_read_it_in_a_form() -> None:

@@ -22,8 +22,11 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from chanas.compiler.cpu.dots import byte, byte_instructions, four
+from chanas.compiler.cpu.dots import dot_sum as sum_of_dots
 from chanas.compiler.expressions import Intrinsic
-from chanas.operators.precision import BFLOAT16, FLOAT32, Precision
+from chanas.core.target import HardwareTarget
+from chanas.operators.precision import BFLOAT16, FLOAT32, INT8, Precision
 
 _LANES = 16
 _INTERLEAVED = ", ".join(f"i32 {i}, i32 {i + _LANES}" for i in range(_LANES))
@@ -146,11 +149,11 @@ class Arithmetic:
     """The arithmetic of a precision.
 
     load          a number in memory as a float32
-    store         a float32 as a number in memory
+    store         a float32 as a number in memory, the nearest one
     products      a term of sums: as many values as a word has numbers, the same for all lanes, times a word of weights
     sum           add terms over reduction axes
     scaled        a word of weights, each times its gate in memory
-    instructions  LLVM's text of what the operations call, if they call anything
+    instructions  LLVM's text of what the operations call on a target, if they call anything
     """
 
     load: Callable[[Any], Any]
@@ -158,16 +161,20 @@ class Arithmetic:
     products: Callable[[Sequence[Any], Any], Any]
     sum: Callable[..., Any]
     scaled: Callable[[Any, Sequence[Any]], Any]
-    instructions: str | None = None
+    instructions: Callable[[HardwareTarget], str] | None = None
 
-    def import_instructions(self, sch: Any, loop: Any) -> None:
+    def import_instructions(self, sch: Any, loop: Any, target: HardwareTarget) -> None:
         """Let the code in and around a loop of a schedule use the operations."""
         if self.instructions is not None:
-            sch.annotate(loop, "pragma_import_llvm", self.instructions)
+            sch.annotate(loop, "pragma_import_llvm", self.instructions(target))
 
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _as_whole_number(number: Any) -> Any:
+    return number.astype("float32")
 
 
 def _product(values: Sequence[Any], weight: Any) -> Any:
@@ -183,7 +190,15 @@ def _scaled(weight: Any, gates: Sequence[Any]) -> Any:
 ARITHMETICS = {
     FLOAT32: Arithmetic(_as_it_is, _as_it_is, _product, te.sum, _scaled),
     BFLOAT16: Arithmetic(
-        widen, round_bits, lambda values, weights: pair(*values, weights), dot_sum, _scaled_word, _LLVM
+        widen, round_bits, lambda values, weights: pair(*values, weights), dot_sum, _scaled_word, lambda _: _LLVM
+    ),
+    INT8: Arithmetic(
+        _as_whole_number,
+        byte,
+        lambda values, weights: four(*values, weights),
+        sum_of_dots,
+        _scaled,
+        byte_instructions,
     ),
 }
 

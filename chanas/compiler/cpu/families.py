@@ -17,7 +17,7 @@ from chanas.compiler.families import Complete, Compute, Families, Family, Stages
 from chanas.compiler.space import EXTRA_KNOBS, Decoded, Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
-from chanas.operators.layout import operator_inputs
+from chanas.operators.layout import layout_of, operator_inputs
 from chanas.operators.precision import precision_of
 from chanas.operators.workload import Generality, Workload
 
@@ -76,7 +76,7 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
     named = space.groups(point)
     stages_of(workload).schedule(sch, workload, space.read(named), prefix, target.num_threads > 1)
     loop = sch.get_loops(sch.get_sblock(f"{prefix}out"))[0]
-    arithmetic_of(precision_of(workload.dtype)).import_instructions(sch, loop)
+    arithmetic_of(precision_of(workload.dtype)).import_instructions(sch, loop, target)
     (steps,), (is_explicit,) = (named.get(name, (0,)) for name in EXTRA_KNOBS)
     if steps:
         schedules.unroll_automatically(sch, loop, steps, bool(is_explicit))
@@ -97,7 +97,8 @@ def _alone(workload: Workload, point: Point, target: HardwareTarget) -> Any:
     sch = s_tir.Schedule(te.create_prim_func(list(operator_arguments(one, point, target))), error_render_level="none")
     apply_point(sch, one, point, target, "op0_")
     flatten_output(sch, one, "op0_")
-    return over_images(sch.mod["main"], workload.batch, (1, 2) if workload.has_weights else ())
+    num_parameters = len(layout_of(target).parameters(one))
+    return over_images(sch.mod["main"], workload.batch, tuple(range(1, 1 + num_parameters)))
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -128,7 +129,9 @@ def _mended(function: Any, workload: Workload, lanes: int) -> Any:
 
 
 _ANY_MAP: frozenset[Generality] = frozenset({"rectangular maps"})
-_ANY_END: frozenset[Generality] = frozenset({"epilogue of its own", "residual", "residual before the epilogue"})
+_ANY_END: frozenset[Generality] = frozenset(
+    {"epilogue of its own", "epilogue of many terms", "residual", "residual before the epilogue"}
+)
 _ANY_STRIDE: frozenset[Generality] = _ANY_MAP | _ANY_END | {"stride", "strides by axis"}
 _ANY_WINDOW: frozenset[Generality] = _ANY_STRIDE | {"rectangular kernels", "dilation", "padding of its own"}
 _ANY_GROUPS: frozenset[Generality] = _ANY_WINDOW | {"groups"}
@@ -172,11 +175,19 @@ _BY_OPERATOR = {
     "pool": _family("pool", _ANY_MAP, in_rectangles=False),
 }
 _IN_BFLOAT16 = ("conv", "pointwise", "depthwise", "pool")
+# Epilogues of many terms are not computed to the bit.
+_IN_INT8 = {
+    **{op: replace(_BY_OPERATOR[op], takes=_ANY_WINDOW - {"epilogue of many terms"}) for op in ("conv", "blockconv")},
+    "pointwise": replace(_BY_OPERATOR["pointwise"], takes=_ANY_STRIDE - {"epilogue of many terms"}),
+    "depthwise": _family("depthwise", _ANY_WINDOW - {"epilogue of many terms"}),
+    "pool": _BY_OPERATOR["pool"],
+}
 FAMILIES = Families(
     "llvm",
     "CPUs",
     {
         **{(op, "float32"): family for op, family in _BY_OPERATOR.items()},
         **{(op, "bfloat16"): replace(_BY_OPERATOR[op], takes=frozenset()) for op in _IN_BFLOAT16},
+        **{(op, "int8"): family for op, family in _IN_INT8.items()},
     },
 )

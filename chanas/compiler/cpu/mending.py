@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, tirx
 
-from chanas.compiler.cpu.operators import finish
+from chanas.compiler.cpu.outputs import finish
 from chanas.compiler.expressions import float32
 from chanas.operators.layout import num_blocks
 from chanas.operators.transposed import first_row, num_taps
@@ -162,8 +162,9 @@ class _Mending:
             return tirx.SeqStmt([self._zero(self.weights), self.find_weights(b, c, h, w, rh, rw), add])
 
         def store(v: Any) -> Any:
-            residual = None if self.residual is None else self.residual[b, place, v]
-            value = finish(self.workload, self.total[v] + self._bias(b, v), residual)
+            residual = self.residual
+            add = None if residual is None else lambda value: value + residual[b, place, v]
+            value = finish(self.workload, self.total[v] + self._bias(b, v), add)
             return tirx.BufferStore(self.out, value, [b, place, v])
 
         return tirx.SeqStmt(

@@ -64,6 +64,14 @@ def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> 
     return _Emission(program, chosen, target).module()
 
 
+def program_parameters(program: Program, chosen: Chosen, target: HardwareTarget) -> tuple[Array, ...]:
+    """The parameters that the module of a program has."""
+    emission = _Emission(program, chosen, target)
+    for operation in program.operations:
+        emission._own(operation)
+    return tuple(emission.parameters)
+
+
 class _Emission:
     def __init__(self, program: Program, chosen: Chosen, target: HardwareTarget) -> None:
         self.program, self.chosen, self.target = program, chosen, target
@@ -104,13 +112,16 @@ class _Emission:
             case TunedBlock():
                 shape = (num_block_parameters(operation.block, self.lanes, self.target.dtype),)
                 return [self._variable("parameters", shape, "float32")]
-            case TunedOperation(weight=weight, bias=bias):
-                if weight is None or bias is None:
-                    return []
+            case TunedOperation(weight=weight, bias=bias, numbers=numbers):
                 workload, _ = self.chosen[operation.key]
                 layout = Blocks(operation.value.lanes)
-                packed = layout.together(layout.pack_parameters(workload, weight, bias))
-                return [self._parameter(array) for array in packed]
+                if numbers is not None:
+                    parts = layout.pack_quantised(workload, numbers)
+                elif weight is None or bias is None:
+                    return []
+                else:
+                    parts = layout.pack_parameters(workload, weight, bias)
+                return [self._parameter(array) for array in layout.together(parts)]
         return [self._parameter(read) for read in operation.reads if not isinstance(read, int)]
 
     def _parameter(self, value: Array) -> Any:

@@ -8,8 +8,8 @@ Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a s
     convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l], winograd2: [B_out, t·t·C, l]),
     biases [B, l], gates and shifts [B, 1, l]
 Activations and gates are numbers of the operator's precision, weights words of it (`chanas.operators.layout`): where
-these are of two numbers, two products are added up at a time. Sums, biases and epilogues are float32; each output is
-rounded once.
+these are of two or four numbers, as many products are added up at a time. Sums, biases and epilogues are float32; each
+output is rounded once. In int8 sums are whole numbers, and gates float32 (`chanas.operators.quantised`).
 Channels beyond C in the last block are zero everywhere (but in gates), because their weights and biases are.
 Windowed operators (depthwise, conv) write [B, H, W, l], the same memory, because tiles are rectangles there; `pixel`
 reads either, and `flatten_output` gives a block's last operator the flat shape.
@@ -29,7 +29,8 @@ from tvm import te, tirx
 
 from chanas.compiler.cpu.arithmetic import arithmetic_of, half_of, join, neighbours, pair
 from chanas.compiler.cpu.intrinsics import repeated, turned
-from chanas.compiler.expressions import epilogue, float32
+from chanas.compiler.cpu.outputs import Tensors, grids, loader, output, pixel, store
+from chanas.compiler.expressions import epilogue, float32, fused_multiply_add
 from chanas.operators.grouped import abreast
 from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
@@ -44,40 +45,19 @@ from chanas.operators.workload import (
     winograd_plans,
 )
 
-Tensors = Sequence[Any]
 Read = Callable[..., Any]
 """A value by its indices, such as a stage's or what is read of one."""
 
 
-def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
-    """Element of activations at channel block `b`, pixel `m`, lane `v`, whether stored [B, M, l] or [B, H, W, l]."""
-    if len(x.shape) == 3:
-        return x[b, m, v]
-    width = int(x.shape[2])
-    return x[b, m // width, m % width, v]
-
-
-def _store(workload: Workload, value: Any) -> Any:
-    """A float32 as the operator's output holds it."""
-    return arithmetic_of(workload.output_precision).store(value)
-
-
-def finish(workload: Workload, value: Any, residual: Any) -> Any:
-    """Epilogue and residual of a sum with its bias; the residual is None where there is none."""
-    if residual is None:
-        return epilogue(workload.epilogue, value)
-    if workload.residual_first:
-        return epilogue(workload.epilogue, value + residual)
-    return epilogue(workload.epilogue, value) + residual
-
-
-def _window_output(workload: Workload, lanes: int, prefix: str, total: Read, bias: Any, extras: Tensors) -> Any:
+def _window_output(
+    workload: Workload, lanes: int, prefix: str, total: Read, parameters: Tensors, extras: Tensors
+) -> Any:
     """[B, H, W, l]: sums with their bias, epilogue and residual."""
-    (rows, columns), load = workload.axes, arithmetic_of(workload.input_precision).load
+    rows, columns = workload.axes
 
     def value(b: Any, h: Any, w: Any, v: Any) -> Any:
-        residual = load(pixel(extras[-1], b, h * columns.output + w, v)) if workload.residual else None
-        return _store(workload, finish(workload, total(b, h, w, v) + bias[b, v], residual))
+        residual = pixel(extras[-1], b, h * columns.output + w, v) if workload.residual else None
+        return output(workload, parameters, total(b, h, w, v), residual, b, v)
 
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     return te.compute(shape, value, name=f"{prefix}out")
@@ -171,7 +151,7 @@ def _pointwise(
     parameters: Tensors,
     extras: Tensors,
 ) -> Any:
-    weights, bias = parameters
+    weights = parameters[0]
     rest, shape = list(extras), output_shape(workload, Blocks(lanes))
     own, per_word = arithmetic_of(workload.input_precision), workload.input_precision.per_word
     if workload.scaled:
@@ -188,6 +168,9 @@ def _pointwise(
             shift: Any = rest.pop(0) if prologue else None
 
             def scaled(b: Any, m: Any, v: Any) -> Any:
+                if workload.is_quantised:  # on the grid of the input: gates are at most 1
+                    taken = loader(workload, parameters)(pixel(x_in, b, m, v))
+                    return own.store(fused_multiply_add(taken, gate[b, 0, v], grids(parameters)[0].zero))
                 value = own.load(pixel(x_in, b, m, v)) * own.load(gate[b, 0, v])
                 value = value if prologue is None else epilogue(prologue, value + own.load(shift[b, 0, v]))
                 return own.store(value)
@@ -200,8 +183,8 @@ def _pointwise(
     total = sums(workload, shape, prefix, read, weights)
 
     def value(b: Any, m: Any, v: Any) -> Any:
-        residual = own.load(pixel(rest[-1], b, m, v)) if workload.residual else None
-        return _store(workload, finish(workload, total(b, m, v) + bias[b, v], residual))
+        residual = pixel(rest[-1], b, m, v) if workload.residual else None
+        return output(workload, parameters, total(b, m, v), residual, b, v)
 
     return te.compute(shape, value, name=f"{prefix}out")
 
@@ -210,35 +193,39 @@ def _window_sums(workload: Workload, lanes: int, prefix: str, read: Read, weight
     """[B, H, width, l]: sums over channels of a group and taps; `read` gives what lane v of block b of the output takes
     of a channel of its group, at a row and a column of the padded input."""
     rows, columns = workload.axes
-    rc = te.reduce_axis((0, workload.channels_per_group), name="rc")
+    own, per_word = arithmetic_of(workload.weight_precision), workload.weight_precision.per_word
+    rc = te.reduce_axis((0, -(-workload.channels_per_group // per_word)), name="rc")
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
     c, axes = (0, [rh, rw]) if workload.is_channelwise else (rc, [rc, rh, rw])
 
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
-        value = read(b, c, _tap(rows, h, rh), _tap(columns, w, rw), v)
-        return te.sum(value * weights[b, (c * rows.kernel + rh) * columns.kernel + rw, v], axis=axes)
+        place = _tap(rows, h, rh), _tap(columns, w, rw), v
+        values = [read(b, c * per_word + i, *place) for i in range(per_word)]
+        weight = weights[b, (c * rows.kernel + rh) * columns.kernel + rw, v]
+        return own.sum(own.products(values, weight), axis=axes)
 
     shape = (num_blocks(workload.out_channels, lanes), rows.output, width, lanes)
     return te.compute(shape, total, name=f"{prefix}acc")
 
 
 def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
-    weights, bias = parameters
     rows, columns = workload.axes
-    if workload.input_precision.per_word > 1:
-        acc = _sums_of_paired_taps(workload, lanes, prefix, x, weights)
+    if workload.weight_precision.per_word > 1:
+        acc = _sums_of_paired_taps(workload, lanes, prefix, x, parameters[0])
     else:
-        padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
-        acc = _window_sums(workload, lanes, prefix, padding, weights, columns.output)
-    return _window_output(workload, lanes, prefix, acc, bias, extras)
+        size = rows.read_by(rows.output), columns.read_by(columns.output)
+        padding = _pad_outputs(workload, lanes, prefix, x, parameters, *size)
+        acc = _window_sums(workload, lanes, prefix, padding, parameters[0], columns.output)
+    return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """A depthwise convolution of bfloat16 in float32: the map is widened as it is padded, weights as they are read."""
-    weights, bias = parameters
+    weights = parameters[0]
     rows, columns = workload.axes
     pairs = -(-columns.kernel // workload.weight_precision.per_word)
-    widened = _pad(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(columns.output))
+    size = rows.read_by(rows.output), columns.read_by(columns.output)
+    widened = _pad(workload, lanes, prefix, x, *size, load=loader(workload, parameters))
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
 
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
@@ -247,7 +234,7 @@ def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, param
 
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     acc = te.compute(shape, total, name=f"{prefix}acc")
-    return _window_output(workload, lanes, prefix, acc, bias, extras)
+    return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def _sums_of_paired_taps(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Any:
@@ -307,7 +294,6 @@ def _unpadded(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
 
 
 def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
-    weights, bias = parameters
     axes, channels = workload.axes, workload.in_channels
     rows, columns = axes
     padding = te.compute(
@@ -315,25 +301,39 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensor
         lambda c, h, w: tirx.if_then_else(_is_inside(axes, h, w), x[c, _unpadded(axes, h, w)], float32(0.0)),
         name=f"{prefix}pad",
     )
-    acc = _window_sums(workload, lanes, prefix, lambda b, c, h, w, v: padding[c, h, w], weights, columns.output)
-    return _window_output(workload, lanes, prefix, acc, bias, extras)
+    read: Read = lambda b, c, h, w, v: padding[c, h, w]  # noqa: E731
+    acc = _window_sums(workload, lanes, prefix, read, parameters[0], columns.output)
+    return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def _pad(
-    workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int, axes: tuple[Axis, Axis] | None = None
+    workload: Workload,
+    lanes: int,
+    prefix: str,
+    x: Any,
+    height: int,
+    width: int,
+    axes: tuple[Axis, Axis] | None = None,
+    load: Callable[[Any], Any] = lambda number: number,
+    zero: Any = None,
 ) -> Any:
-    """float32[B, height, width, l]: the input with zeros around it, as its axes say, or others."""
-    axes, load = axes or workload.axes, arithmetic_of(workload.input_precision).load
+    """[B, height, width, l]: the input with zeros around it, as its axes say, or others.
+
+    Args:
+        load: what is kept of a number of the input.
+        zero: what is kept of none.
+    """
+    axes, zero = axes or workload.axes, float32(0.0) if zero is None else zero
     return te.compute(
         (num_blocks(workload.in_channels, lanes), height, width, lanes),
-        lambda b, h, w, v: tirx.if_then_else(
-            _is_inside(axes, h, w), load(x[b, _unpadded(axes, h, w), v]), float32(0.0)
-        ),
+        lambda b, h, w, v: tirx.if_then_else(_is_inside(axes, h, w), load(x[b, _unpadded(axes, h, w), v]), zero),
         name=f"{prefix}pad",
     )
 
 
-def _pad_outputs(workload: Workload, lanes: int, prefix: str, x: Any, height: int, width: int) -> Read:
+def _pad_outputs(
+    workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, height: int, width: int
+) -> Read:
     """The padded input as (b, c, h, w, v): what lane v of block b of the output takes of channel c of its group.
 
     Where lanes of a vector read neighbouring channels (`spreads_input`), inputs are stored as often as they are read,
@@ -351,9 +351,11 @@ def _pad_outputs(workload: Workload, lanes: int, prefix: str, x: Any, height: in
         shape = (num_blocks(workload.out_channels, lanes), height, width, lanes)
         spread = te.compute(shape, value, name=f"{prefix}pad")
         return lambda b, c, h, w, v: spread[b, h, w, v]
-    padding = _pad(workload, lanes, prefix, x, height, width)
     if workload.is_channelwise:
+        padding = _pad(workload, lanes, prefix, x, height, width, load=loader(workload, parameters))
         return lambda b, c, h, w, v: padding[b, h, w, v]
+    zero = grids(parameters)[0].zero.astype("uint8") if workload.is_quantised else None
+    padding = _pad(workload, lanes, prefix, x, height, width, zero=zero)
     if workload.groups == 1:
         return lambda b, c, h, w, v: padding[c // lanes, h, w, c % lanes]
 
@@ -365,18 +367,17 @@ def _pad_outputs(workload: Workload, lanes: int, prefix: str, x: Any, height: in
 
 
 def blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
-    weights, bias = parameters
     rows, columns = workload.axes
     tiled = tiled_columns(workload)
-    padding = _pad_outputs(workload, lanes, prefix, x, rows.read_by(rows.output), columns.read_by(tiled))
-    acc = _window_sums(workload, lanes, prefix, padding, weights, tiled)
-    return _window_output(workload, lanes, prefix, acc, bias, extras)
+    padding = _pad_outputs(workload, lanes, prefix, x, parameters, rows.read_by(rows.output), columns.read_by(tiled))
+    acc = _window_sums(workload, lanes, prefix, padding, parameters[0], tiled)
+    return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Groups abreast (`chanas.operators.grouped`): their inputs are put side by side where they are padded, sums have
     their outputs side by side, and outputs are stored in the order of channels."""
-    weights, bias = parameters
+    weights = parameters[0]
     axes, shared = workload.axes, abreast(workload, lanes)
     rows, columns = axes
     inputs, tiled = workload.channels_per_group, tiled_columns(workload)
@@ -411,12 +412,12 @@ def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
             return found
         return tirx.Select(b * lanes + v < workload.out_channels, found, float32(0.0))
 
-    return _window_output(workload, lanes, prefix, total, bias, extras)
+    return _window_output(workload, lanes, prefix, total, parameters, extras)
 
 
 def upconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Each phase a convolution of the small map (`chanas.operators.transposed`); outputs are read from their phase."""
-    weights, bias = parameters
+    weights = parameters[0]
     rows, columns = workload.axes
     phase, taps = phase_of(workload), (num_taps(rows), num_taps(columns))
     num_h, num_w = num_rows(rows), tiled_columns(phase)
@@ -441,7 +442,7 @@ def upconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tens
         place = h % rows.stride * columns.stride + w % columns.stride
         return sums[place, b, h // rows.stride, w // columns.stride, v]
 
-    return _window_output(workload, lanes, prefix, total, bias, extras)
+    return _window_output(workload, lanes, prefix, total, parameters, extras)
 
 
 def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
@@ -462,7 +463,7 @@ def _choose(index: Any, values: Sequence[Any]) -> Any:
 def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Inputs of tiles along one axis to t products each, their sums over channels and across the tiles, then t to m
     outputs. Along columns of the map, rows and columns of everything change places."""
-    weights, bias = parameters
+    weights = parameters[0]
     axis, channels = winograd_axis(workload), workload.in_channels
     along, across = workload.axes[axis], workload.axes[1 - axis]
     plan, stride, in_blocks = transforms(along.kernel, along.stride), along.stride, num_blocks(channels, lanes)
@@ -499,13 +500,13 @@ def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Te
         terms = [sums[(i, b, *ordered(place, output // m), v)] for i in range(t)]
         return _choose(output % m, [_combine(row, terms) for row in plan.output])
 
-    return _window_output(workload, lanes, prefix, total, bias, extras)
+    return _window_output(workload, lanes, prefix, total, parameters, extras)
 
 
 def winograd2(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Inputs of square tiles to t·t products, by rows and then by columns, their sums over channels, then t·t to m·m
     outputs, by columns and then by rows."""
-    weights, bias = parameters
+    weights = parameters[0]
     channels, in_blocks = workload.in_channels, num_blocks(workload.in_channels, lanes)
     down, along = winograd_plans(workload)
     tall, wide = (-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, (down, along), strict=True))
@@ -546,13 +547,15 @@ def winograd2(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
         terms = [columns[i, b, h // down.outputs, w, v] for i in range(down.products)]
         return _choose(h % down.outputs, [_combine(row, terms) for row in down.output])
 
-    return _window_output(workload, lanes, prefix, total, bias, extras)
+    return _window_output(workload, lanes, prefix, total, parameters, extras)
 
 
 def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     pixels, shape = workload.input_pixels, output_shape(workload, Blocks(lanes))
     m = te.reduce_axis((0, pixels), name="m")
-    loaded = arithmetic_of(workload.input_precision).load
+    loaded = loader(workload, parameters)
     acc = te.compute(shape, lambda b, o, v: te.sum(loaded(pixel(x, b, o + m, v)), axis=m), name=f"{prefix}acc")
     share = float32(1.0 / pixels)
-    return te.compute(shape, lambda b, o, v: _store(workload, acc[b, o, v] * share), name=f"{prefix}out")
+    if workload.is_quantised:
+        share = grids(parameters)[0].step * share
+    return te.compute(shape, lambda b, o, v: store(workload, acc[b, o, v] * share, parameters), name=f"{prefix}out")

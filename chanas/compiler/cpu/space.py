@@ -32,7 +32,7 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.grouped import abreast
 from chanas.operators.layout import num_blocks
-from chanas.operators.precision import BFLOAT16, FLOAT32
+from chanas.operators.precision import BFLOAT16, FLOAT32, INT8
 from chanas.operators.transposed import phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -222,6 +222,7 @@ class _Limits(NamedTuple):
 _POINTWISE_LIMITS = {
     FLOAT32: _Limits(_MAX_UNROLLED_REDUCTION, 128, 64, _filling),
     BFLOAT16: _Limits(8, 224, 224, _square),
+    INT8: _Limits(8, 224, 224, _filling),
 }
 
 
@@ -333,7 +334,7 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
     bfloat16 that is dot products of pairs; or the map of a channel block is padded, in float32, and so are the sums."""
     limit, (rows, columns) = max_accumulators(target), workload.axes
     paddings: tuple[Padding, ...] = (Padding.AT_FIRST,) if spreads_input(workload) else (Padding.IN_LOADS,)
-    if workload.input_precision is BFLOAT16:
+    if workload.input_precision is not FLOAT32:
         paddings += (Padding.BY_BAND,)
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
@@ -418,7 +419,8 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
         raise ScheduleError(f"expected groups that fill vectors of {lanes} for blockconv, got workload {workload.key}")
     blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
     pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
-    k_options = _in_blocks(workload.channels_per_group, lanes)
+    per_word = workload.weight_precision.per_word
+    k_options = _in_blocks(-(-workload.channels_per_group // per_word), lanes // per_word)
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
         Coordinate.split("w", tiled, innermost_max=limit),

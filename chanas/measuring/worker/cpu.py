@@ -75,7 +75,7 @@ def build(request: Build) -> Any:
         case ModuleFile(module, num_inputs), "kernels":
             return c_kernels.build_calls(name, module, num_inputs, target, path)
         case FormChange() as change, "library":
-            cpu_build.build_function(changes.changing(change, target.num_threads > 1), target, path)
+            cpu_build.build_function(changes.changing(change, target), target, path)
         case UntunedBlock(block), "library":
             untuned.build_block(block, target, path)
         case what, form:

@@ -16,8 +16,9 @@ from chanas.devices.timing import Call, Clock, time_calls, time_in_turns
 from chanas.measuring.messages import Answer, Measure, Timing, WorkerError
 from chanas.operators.precision import from_bits
 
-_NAN_BITS = 0x7FC0
-"""NaN as a bfloat16."""
+_NOTHING: dict[str, float] = {"uint16": 0x7FC0, "uint8": 0xA5}
+"""The content of an output before a call where that can't be NaN: bits of NaN as a bfloat16, and a byte that few
+numbers are."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def error_of(call: Call, output: Any, expected: npt.NDArray[Any]) -> float:
     before, so that nothing passes which an earlier call has left; rows beyond the expected ones are padding."""
     function, arguments = call
     dtype = np.dtype(str(output.dtype))
-    output.copyfrom(np.full(tuple(map(int, output.shape)), _NAN_BITS if dtype == np.uint16 else np.nan, dtype))
+    output.copyfrom(np.full(tuple(map(int, output.shape)), _NOTHING.get(dtype.name, np.nan), dtype))
     function(*arguments)
     wanted = as_float32(expected).reshape(-1, expected.shape[-1])
     got = as_float32(output.numpy()).reshape(-1, wanted.shape[1])[: len(wanted)]

@@ -107,7 +107,7 @@ class _Search:
         expected = tuple(value for value, _ in kept.values())
         bounds = tuple(bound + np.float32(self.share * largest_of(value)) for value, bound in kept.values())
         draw = Draw(self.draw.name, self.draw.inputs, expected, bounds)
-        program = with_outputs(self.program, list(kept))
+        program = with_outputs(self.program, list(kept), self.target)
         made = program_module(program, self.made.chosen, self.target)
         library, left_s = self.scratch / "parting.so", max(1.0, self.deadline - time.monotonic())
         build(made, self.target, library, self.scratch / "parting.json", self.pool, left_s)

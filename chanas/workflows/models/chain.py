@@ -15,7 +15,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,11 @@ from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate, format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.devices.peak import peak_gflops
-from chanas.errors import ChanasError, ConfigError, MeasureError, ModelError, TargetError, describe
+from chanas.errors import ConfigError, MeasureError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.workflows.models.saving import SavedModel, operator_entries, write_folder
+from chanas.workflows.models.watch import Watch
 
 if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
     from chanas.core.target import HardwareTarget
     from chanas.measuring.devices import HoldDevice
     from chanas.measuring.fleet import OpenPool
+    from chanas.models.calibration.calibrate import Calibrated
     from chanas.models.graph import Graph
     from chanas.models.proof.proving import Proof
     from chanas.models.proof.reference import Reference
-    from chanas.models.sources.model import OpenedModel
+    from chanas.models.sources.model import Array, OpenedModel
     from chanas.prescheduler.program import Choices, TunedOperators
     from chanas.prescheduler.session import Session
+    from chanas.workflows.models.calibration import Agreement
     from chanas.workflows.models.layouts import LayoutSearch
 
 DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
@@ -71,7 +74,7 @@ class Model:
         from chanas.models.importing import import_network
         from chanas.models.reading.reader import read_graph
 
-        watch = _Watch(uuid.uuid4().hex, str(source))
+        watch = Watch(uuid.uuid4().hex, str(source))
         with watch.step("open"):
             opened = import_network(source, shapes, weights)
         with watch.step("read"):
@@ -93,50 +96,12 @@ class Model:
 
 
 @dataclass(frozen=True)
-class _Watch:
-    """Seconds of each step of a run; `source` is the network that was opened."""
-
-    run_id: str
-    source: str
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Note the seconds of the body, and the step in an error that ends it.
-
-        Raises:
-            ModelError: something else than an expected error ended it: what other projects' code says of a network that
-                it does not know.
-        """
-        start = time.monotonic()
-        try:
-            yield
-        except ChanasError as error:
-            error.stage = error.stage or name
-            raise
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:
-            unknown = ModelError(
-                f"{self.source} cannot be used, as step '{name}' failed with {describe(error)}; the same "
-                "command with --debug shows where"
-            )
-            unknown.stage = name
-            raise unknown from error
-        self.seconds[name] = time.monotonic() - start
-
-    def copy(self) -> _Watch:
-        """The same steps, to which others may be added: a network may be tuned more than once."""
-        return _Watch(self.run_id, self.source, dict(self.seconds))
-
-
-@dataclass(frozen=True)
 class LoadedModel:
     """A network that was opened and simplified; `pictures` are the fields of `tuned.json` about them."""
 
     opened: OpenedModel
     graph: Graph
-    watch: _Watch
+    watch: Watch
     pictures: Mapping[str, Any] = field(default_factory=lambda: {"preprocess": None, "class_names": None})
 
     @property
@@ -240,6 +205,7 @@ class LoadedModel:
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
+        from chanas.workflows.models.calibration import calibrated, compare_int8
         from chanas.workflows.models.layouts import forms_of, tune_network
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
@@ -256,6 +222,7 @@ class LoadedModel:
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
             own = _own_target(hardware, effort)
+            inputs = self._calibration(hardware, effort, is_here=open_pool is None)
             prior = functools.cache(lambda device: open_prior(effort.warm_start, place, device))
             warm_start = prior(own)  # what is wrong with the name shows now
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
@@ -284,6 +251,11 @@ class LoadedModel:
                 best = _BestSoFar(draft, session, folder)
                 with watch.step("first build"), named_wait("building the network with likely schedules", progress):
                     built_s = best.begin()
+                found = None
+                if inputs:
+                    with watch.step("calibrate"):
+                        found = calibrated(program, inputs, session, hardware, prior)
+                        program = found.program
                 minutes = math.inf if effort.minutes is None else effort.minutes
                 with watch.step("tune"), interrupts.keeping(best.describe):
                     program, tuned, layouts = tune_network(
@@ -294,9 +266,35 @@ class LoadedModel:
                         prior=prior,
                         deadline_s=begin_s + 60.0 * minutes - built_s * (1 + 2 * (len(forms_of(hardware, effort)) > 1)),
                         offer=best.offer,
+                        losses={} if found is None else found.losses,
                     )
+                agreement = None
+                if found is not None and any(o.numbers is not None for o in program.tuned):
+                    chosen = {key: (c.workload, c.point) for key, c in tuned.choices.items()}
+                    with watch.step("compare int8"):
+                        agreement = compare_int8(program, chosen, found, inputs, hardware, session)
             made = dataclasses.replace(draft, program=program, tuned=tuned, layouts=layouts, watch=watch)
+            made = dataclasses.replace(made, calibrated=found, agreement=agreement)
             return dataclasses.replace(made, best=best.built, told=best.told)
+
+    def _calibration(self, target: HardwareTarget, effort: NetworkEffort, is_here: bool) -> list[list[Array]]:
+        """The inputs that a network in int8 is calibrated with; none in another dtype.
+
+        Raises:
+            ConfigError: there is a folder of pictures and no int8, or the other way round; or as `read_pictures`.
+        """
+        from chanas.workflows.models.calibration import read_pictures
+
+        if (target.dtype == "int8") != (effort.calibration is not None):
+            raise ConfigError(
+                "--dtype int8 and --calibration FOLDER go together: pictures say what its numbers stand for"
+            )
+        if effort.calibration is None:
+            return []
+        if not is_here:
+            raise TargetError("networks are calibrated on this machine; leave out --rpc with --dtype int8")
+        folder = Path(effort.calibration)
+        return read_pictures(folder, self.graph, self.pictures["preprocess"], self.name)
 
 
 def _plan_lines(
@@ -350,6 +348,7 @@ class TunedModel:
     peak_gflops  of this machine on as many cores (`devices/peak`); None elsewhere
     run, knobs   whose records it was tuned with; the file of knobs, if any, by name and hash
     layouts    the choice among several layouts, where they were asked for
+    calibrated, agreement  of a network that may be in int8: what its numbers stand for, and what it is worth
     """
 
     loaded: LoadedModel
@@ -358,7 +357,7 @@ class TunedModel:
     program: Program
     tuned: TunedOperators
     seed: int
-    watch: _Watch
+    watch: Watch
     reference: Reference
     hold: HoldDevice | None = None
     best: BuiltModel | None = None
@@ -367,6 +366,8 @@ class TunedModel:
     run: RunDirectory | None = None
     knobs: Mapping[str, str] | None = None
     layouts: LayoutSearch | None = None
+    calibrated: Calibrated | None = None
+    agreement: Agreement | None = None
 
     def build(self) -> BuiltModel:
         """Compile the whole network, compare its outputs with those of the framework that it comes from, and time it.
@@ -502,7 +503,7 @@ class BuiltModel:
     made: ProgramModule
     proof: Proof
     library: bytes
-    watch: _Watch
+    watch: Watch
     remark: str = ""
 
     @property
@@ -533,6 +534,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
     from chanas.compiler.backends import backend_of
     from chanas.core.target import tvm_version
     from chanas.prescheduler.program import activation_bytes, share_of_others, weight_bytes
+    from chanas.workflows.models.calibration import int8_entry
 
     tuned, proof = built.tuned, built.proof
     opened, choices, peak = tuned.loaded.opened, tuned.tuned.choices, tuned.peak_gflops
@@ -553,6 +555,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
         ],
         "operators": operator_entries(tuned.program, tuned.tuned, tuned.target, peak),
         **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json(tuned.program)}),
+        **({} if tuned.calibrated is None else {"int8": int8_entry(tuned.calibrated, tuned.agreement)}),
         "others": dict(Counter(o.name for o in tuned.program.others)),
         "measured": {
             "latency_s": proof.seconds,

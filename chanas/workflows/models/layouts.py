@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from chanas.core.effort import NetworkEffort
@@ -50,6 +51,7 @@ class LayoutSearch:
     joint     the network with the best form of each
     operators measured seconds of tuned operators in each form, by the numbers of their values in the own one
     left_out  forms that have no part in the choice, and why
+    sensitive keys of operators that would be in int8 if no error were too large
     """
 
     own: Form
@@ -58,6 +60,7 @@ class LayoutSearch:
     proof: ExactChoice
     operators: Seconds
     left_out: Mapping[Form, str]
+    sensitive: tuple[str, ...] = ()
 
     @property
     def best_single(self) -> Form:
@@ -82,6 +85,8 @@ class LayoutSearch:
         )
         if not self.is_joint(program):
             yield "the network in one form is kept: as a whole it is the faster one"
+        if self.sensitive:
+            yield f"in float32 for accuracy: {', '.join(self.sensitive)}"
         for form, why in self.left_out.items():
             yield f"blocks of {form} are left out: {why}"
 
@@ -97,6 +102,7 @@ class LayoutSearch:
             "nodes": self.proof.num_nodes,
             "edges": self.proof.num_edges,
             "solve_s": round(self.proof.solve_s, 3),
+            **({"sensitive": list(self.sensitive)} if self.sensitive else {}),
         }
 
 
@@ -124,6 +130,7 @@ def tune_network(
     prior: Callable[[HardwareTarget], WarmStart | None],
     deadline_s: float,
     offer: Offer,
+    losses: Mapping[int, float] = MappingProxyType({}),
 ) -> tuple[Program, TunedOperators, LayoutSearch | None]:
     """Tune a network in the device's own form, and in those that the effort and its dtype name; gives the program in
     which each operator has the best one for the whole, with its schedules.
@@ -134,10 +141,12 @@ def tune_network(
         prior: gives the opened records that the effort names, for a target.
         deadline_s: reading of `time.monotonic` at which tuning ends; each form gets as long.
         offer: gets the best in the own form about once a minute, and the best in a single one in the end.
+        losses: of accuracy, of operators in int8; together they are at most the effort's `max_error`.
 
     Raises:
         MeasureError: families of operators do not work on the device in its own form.
     """
+    from chanas.compiler.program import Form
     from chanas.prescheduler.program import tune_program
 
     others = [form for form in forms_of(device, effort) if form != program.form]
@@ -151,7 +160,9 @@ def tune_network(
     )
     if not others:
         return program, tuned, None
-    return _Search(program, session, device, effort, prior, tuned).result(others, deadline_s, offer)
+    search = _Search(program, session, device, effort, prior, tuned)
+    by_form = {number: {Form.of(device): loss} for number, loss in losses.items()}
+    return search.result(others, deadline_s, offer, by_form)
 
 
 def _part_of_time(deadline_s: float, num: int) -> float:
@@ -178,7 +189,7 @@ class _Search:
         self.left_out: dict[Form, str] = {}
 
     def result(
-        self, others: Sequence[Form], deadline_s: float, offer: Offer
+        self, others: Sequence[Form], deadline_s: float, offer: Offer, losses: Mapping[int, Mapping[Form, float]]
     ) -> tuple[Program, TunedOperators, LayoutSearch]:
         from chanas.prescheduler.layouts import LayoutGraph, measure_changes, possible_changes
 
@@ -190,12 +201,18 @@ class _Search:
         seconds = self._seconds()
         changes = measure_changes(possible_changes(self.program, seconds), self.session, self.device)
         graph = LayoutGraph.of(self.program, seconds, changes)
-        best, proof = graph.chosen()
+        most = self.effort.max_error
+        best, proof = graph.chosen(losses, most if losses else math.inf)
+        free = graph.chosen()[0] if losses else best
+        tuned = self.program.tuned_numbers()
+        kept = [n for n, form in free.items() if form != best[n] and form in losses.get(n, {})]
+        sensitive = tuple(dict.fromkeys(tuned[n].choices[0].key for n in kept))
         own, used = self.program.form, {form for found in seconds.values() for form in found}
         singles = {form: self._laid_out(graph, graph.single(form)) for form in (own, *others) if form in used | {own}}
-        found = LayoutSearch(own, singles, self._laid_out(graph, best), proof, seconds, self.left_out)
+        found = LayoutSearch(own, singles, self._laid_out(graph, best), proof, seconds, self.left_out, sensitive)
         for single in dict.fromkeys((own, found.best_single)):
-            offer(singles[single].choices, singles[single].program)
+            if sum(losses.get(n, {}).get(form, 0.0) for n, form in graph.single(single).items()) <= most:
+                offer(singles[single].choices, singles[single].program)
         return found.joint.program, dataclasses.replace(self.tuned, choices=found.joint.choices), found
 
     def _tune(self, form: Form, deadline_s: float) -> None:
@@ -204,7 +221,7 @@ class _Search:
         from chanas.prescheduler.program import tune_program
 
         target = form.on(self.device)
-        choices = {n: choices_in(self.program, o, target) for n, o in self.program.tuned_numbers().items()}
+        choices = {n: choices_in(self.program, n, target) for n in self.program.tuned_numbers()}
         able = dict.fromkeys((n for n, found in choices.items() if found), form)
         if not able:
             self.left_out[form] = "no operator has schedules in them"

@@ -13,16 +13,17 @@ from chanas.compiler.cases import change_case
 from chanas.compiler.cpu.build import build_function
 from chanas.compiler.cpu.changes import changing
 from chanas.compiler.program import Form, FormChange
-from chanas.core.target import LAYOUTS
+from chanas.core.target import LAYOUTS, HardwareTarget
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ScheduleError
 from chanas.measuring.candidates import Candidate
 from chanas.operators.layout import Blocks
 
-from ..workbench import HOST, Workbench, needs_bfloat16
+from ..workbench import HOST, Workbench, device, needs_bfloat16
 
 PAIRS = [(Form(a), Form(b)) for a in LAYOUTS for b in LAYOUTS if a != b]
 HALVES = Form(16, "bfloat16")
+NUMBERS = [Form(lanes, "int8") for lanes in (4, 8, 16)]
 CHANNELS = (3, 8, 24, 40, 64, 100)
 QUICK = TimingSettings(repeats=1, min_repeat_s=1e-6)
 
@@ -38,17 +39,24 @@ def test_every_change_of_type_gives_the_nearest_numbers(workbench: Workbench) ->
     assert_right(workbench, [FormChange(channels, 7, 2, *pair) for pair in pairs for channels in CHANNELS])
 
 
+@pytest.mark.parametrize("numbers", NUMBERS, ids=str)
+def test_whole_numbers_are_the_nearest_on_their_grid(numbers: Form, workbench: Workbench) -> None:
+    pairs = ((Form(numbers.lanes), numbers), (numbers, Form(numbers.lanes)))
+    changes = [FormChange(channels, 7, 2, *pair) for pair in pairs for channels in CHANNELS]
+    assert_right(workbench, changes, device(numbers.lanes))
+
+
 def test_lanes_and_type_are_not_changed_at_once() -> None:
     with pytest.raises(ScheduleError, match="a change of lanes or of type, got 8 to 16-bfloat16"):
-        changing(FormChange(32, 7, 1, Form(8), HALVES), parallel=False)
+        changing(FormChange(32, 7, 1, Form(8), HALVES), HOST)
 
 
-def assert_right(workbench: Workbench, changes: list[FormChange]) -> None:
+def assert_right(workbench: Workbench, changes: list[FormChange], target: HardwareTarget = HOST) -> None:
     candidates = [
         Candidate(
             token=number,
             what=change,
-            target=HOST,
+            target=target,
             library=workbench.path(".so"),
             case=workbench.save(change_case(change)),
             settings=QUICK,
@@ -77,7 +85,8 @@ def test_there_and_back_is_the_same_map(before: int, after: int, parallel: bool,
     values = np.random.default_rng(0).standard_normal((1, 200, 90), dtype=np.float32)
     found = Blocks(before).pack(values)
     for number, change in enumerate((there, back)):
-        build_function(changing(change, parallel), HOST, tmp_path / f"{number}.so")
+        target = dataclasses.replace(HOST, num_threads=2 if parallel else 1)
+        build_function(changing(change, target), HOST, tmp_path / f"{number}.so")
         out = tvm.runtime.tensor(np.full(Blocks(change.after.lanes).shape(200, 90), np.nan, np.float32))
         tvm.runtime.load_module(str(tmp_path / f"{number}.so"))["main"](tvm.runtime.tensor(found), out)
         found = out.numpy()

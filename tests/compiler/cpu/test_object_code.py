@@ -18,7 +18,7 @@ import pytest
 
 from chanas.compiler.cpu.c_kernels import code_features
 from chanas.core.processor import Processor, parse_cpuinfo
-from chanas.core.target import DTYPES, HardwareTarget, has_matrices
+from chanas.core.target import DTYPES, HardwareTarget, has_dots, has_matrices
 from chanas.export.instructions import needed_flags
 
 from ...processors import CPUINFO
@@ -29,6 +29,8 @@ LANES = dict.fromkeys(WITH_BF16, 16) | {"alder-lake": 8, "haswell": 8, "zen3": 8
 """Machines by the float32 values that a vector of theirs has."""
 NEON = ("neoverse-n1", "neoverse-v1")
 CASES = [*((name, "f32") for name in (*LANES, *NEON)), *((name, "bf16") for name in WITH_BF16)]
+IN_INT8 = [(name, "int8") for name in LANES]
+KINDS = {"f32": ("mbconv", "stem"), "bf16": ("mbconv", "stem"), "int8": ("pointwise", "blockconv", "depthwise")}
 # What every x86-64 processor has.
 BASELINE = {
     "SYSCALL",
@@ -75,14 +77,16 @@ def target_of(name: str, dtype: str) -> HardwareTarget:
         mattr=processor.mattr,
         mtriple=f"{processor.family}-linux-gnu",
         has_matrices=has_matrices(processor, dtype),
+        has_dots=dtype == "int8" and has_dots(processor),
     )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Object files of two blocks for every case, made by a process that may come to an end without harm."""
+    """Object files of two blocks, or of operators in int8, for every case, made by a process that may come to an end
+    without harm."""
     folder = tmp_path_factory.mktemp("objects")
-    targets = {f"{name}-{dtype}": target_of(name, dtype).to_json() for name, dtype in CASES}
+    targets = {f"{name}-{dtype}": target_of(name, dtype).to_json() for name, dtype in (*CASES, *IN_INT8)}
     command = [sys.executable, str(SCRIPT), str(folder)]
     subprocess.run(command, input=json.dumps(targets), text=True, check=True, timeout=250)
     return folder
@@ -124,7 +128,7 @@ def code_of(folder: Path, name: str, dtype: str) -> Code:
     made = folder / f"{name}-{dtype}"
     error = made / "error"
     assert not error.exists(), error.read_text()
-    parts = [part for kind in ("mbconv", "stem") for part in sections((made / f"{kind}.o").read_bytes())]
+    parts = [part for kind in KINDS[dtype] for part in sections((made / f"{kind}.o").read_bytes())]
     return (arm_code if name in NEON else x86_code)(parts)
 
 
@@ -133,7 +137,7 @@ def flags_of(name: str) -> frozenset[str]:
     return processor.flags
 
 
-@pytest.mark.parametrize(("name", "dtype"), [case for case in CASES if case[0] in LANES])
+@pytest.mark.parametrize(("name", "dtype"), [case for case in (*CASES, *IN_INT8) if case[0] in LANES])
 def test_code_has_no_instruction_that_the_flags_lack(folder: Path, name: str, dtype: str) -> None:
     needs = code_of(folder, name, dtype).needs
     assert needs - flags_of(name) == set()
@@ -169,6 +173,15 @@ def test_code_multiplies_matrices_where_the_processor_has_registers_for_them(fol
     code = code_of(folder, name, "bf16")
     assert ("amx_bf16" in code.needs) == ("amx_bf16" in flags_of(name)) == (code.mnemonics["tdpbf16ps"] > 0)
     assert code.mnemonics["ldtilecfg"] == code.mnemonics["tilerelease"]
+
+
+@pytest.mark.parametrize("name", LANES)
+def test_code_in_int8_adds_up_four_products_at_once_where_it_can(folder: Path, name: str) -> None:
+    code, has_instruction = code_of(folder, name, "int8"), has_dots(parse_cpuinfo(CPUINFO[name]))
+    register = {16: "zmm", 8: "ymm"}[LANES[name]] if has_instruction else "ymm"
+    mnemonic = "vpdpbusd" if has_instruction else "vpmaddubsw"
+    assert len(re.findall(rf"{mnemonic} {register}", code.text)) > 20
+    assert (code.mnemonics["vpmaddubsw"] > 0) is not has_instruction
 
 
 @pytest.mark.parametrize("name", NEON)

@@ -59,7 +59,7 @@ def in_the_other(place: Path, source: Path) -> Iterator[TunedModel]:
     with pytest.MonkeyPatch.context() as patch:
         chosen = LayoutGraph.chosen
 
-        def planted(graph: LayoutGraph) -> object:
+        def planted(graph: LayoutGraph, *_limits: object) -> object:
             _, proof = chosen(graph)
             forms = graph.single(OTHER)
             return {**forms, min(forms): OWN}, proof

@@ -1,0 +1,140 @@
+"""Arithmetic of bytes on vectors of 32-bit words: dot products of four, and float32 to bytes.
+
+    dot(sum, four(a₀ … a₃, w))   sum + a₀·w₀ + … + a₃·w₃, sums int32
+    byte(value)                  the whole number of 0 … 255 that is nearest to a float32, ties to even
+
+a₀ … a₃ are neighbours in a buffer of uint8, the same for all lanes; w is a word of four int8, a float32 that holds no
+number. The operations stay calls until the last pass, like those of bfloat16 (`arithmetic`); what they call is written
+for the target: one instruction for a dot product where the processor has it (VNNI), else sums of two products in 16
+bits (`vpmaddubsw`), in which the weights are so small that none is cut off (`chanas.operators.quantised`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from chanas.compiler.expressions import Intrinsic
+from chanas.core.target import HardwareTarget
+
+_WORD_BITS = 32
+_WIDEST = 8
+"""Words of the longest vectors that AVX2 has."""
+_NAMES = {
+    8: ("avx2.pmadd.ub.sw", "avx2.pmadd.wd", "avx.cvt.ps2dq.256"),
+    4: ("ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd", "sse2.cvtps2dq"),
+}
+"""LLVM's names, by the words of a vector: sums of two products, of bytes and of 16 bits; float32 to whole numbers."""
+
+
+def _lower_dot(call: Any) -> Any:
+    total, term = call.args
+    *values, weights = term.args
+    lanes = tvm.DataType(str(call.ty)).lanes
+    first = values[0].value  # the same for all lanes
+    together = tirx.BufferLoad(first.source, [tirx.Ramp(first.indices[0], 1, len(values))])
+    words, dtype = tirx.Broadcast(tirx.reinterpret("int32", together), lanes), f"int32x{lanes}"
+    return tirx.call_pure_extern(dtype, f"chanas_dot_{lanes}", total, words, tirx.reinterpret(dtype, weights))
+
+
+def _lower_byte(call: Any) -> Any:
+    (value,) = call.args
+    lanes = tvm.DataType(str(call.ty)).lanes
+    if lanes in _NAMES:
+        return tirx.call_pure_extern(call.ty, f"chanas_byte_{lanes}", value)
+    suffix = f"x{lanes}" if lanes > 1 else ""
+    limited = tirx.max(tirx.min(value, tirx.const(255.0, value.ty)), tirx.const(0.0, value.ty))
+    return tirx.Cast(f"uint8{suffix}", tirx.Cast(f"int32{suffix}", tirx.nearbyint(limited)))
+
+
+_dot = Intrinsic("tirx.chanas_dot", {"llvm": _lower_dot}, "int32")
+four = Intrinsic("tirx.chanas_four", {}, "int32")
+"""Four products, as a term of `dot_sum`: four neighbouring numbers of a buffer, and a word of weights for each lane."""
+dot_sum = te.comm_reducer(lambda total, term: _dot(total, term), lambda dtype: tirx.const(0, dtype), name="dot_sum")
+"""A reducer like `te.sum`, of terms that are `four`s."""
+byte = Intrinsic("tirx.chanas_byte", {"llvm": _lower_byte}, "uint8")
+"""uint8 of a float32."""
+
+
+# ---- what the operations call ----------------------------------------------------------------------------------------
+def byte_instructions(target: HardwareTarget) -> str:
+    """LLVM's text of the operations on a target's vectors."""
+    lanes = target.vector_lanes
+    dot, declared = (_dot_by_instruction if target.has_dots else _dot_by_pairs)(lanes)
+    signature = f"@chanas_dot_{lanes}(<{lanes} x i32> %sum, <{lanes} x i32> %a, <{lanes} x i32> %b)"
+    text = _function(f"<{lanes} x i32> {signature}", dot) + "".join(f"declare {line}\n" for line in declared)
+    return text + (_bytes_of(lanes) if lanes in _NAMES else "")
+
+
+def _function(signature: str, lines: Iterable[str]) -> str:
+    return f"define linkonce_odr {signature} alwaysinline {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+def _places(first: int, num: int) -> str:
+    return f"<{num} x i32> <{', '.join(f'i32 {first + i}' for i in range(num))}>"
+
+
+def _dot_by_instruction(lanes: int) -> tuple[list[str], list[str]]:
+    """`vpdpbusd`, as LLVM 22 declares it: of vectors of bytes."""
+    words, in_bytes = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    name = f"@llvm.x86.avx512.vpdpbusd.{_WORD_BITS * lanes}"
+    lines = [
+        f"%x = bitcast {words} %a to {in_bytes}",
+        f"%y = bitcast {words} %b to {in_bytes}",
+        f"%r = call {words} {name}({words} %sum, {in_bytes} %x, {in_bytes} %y)",
+        f"ret {words} %r",
+    ]
+    return lines, [f"{words} {name}({words}, {in_bytes}, {in_bytes})"]
+
+
+def _dot_by_pairs(lanes: int) -> tuple[list[str], list[str]]:
+    """Sums of two products in 16 bits, then of two of these; vectors that AVX2 does not have are two that it has."""
+    own = min(lanes, _WIDEST)
+    words, halves, in_bytes, whole = f"<{own} x i32>", f"<{2 * own} x i16>", f"<{4 * own} x i8>", f"<{lanes} x i32>"
+    of_bytes, of_halves = (f"@llvm.x86.{name}" for name in _NAMES[own][:2])
+    ones = ", ".join(["i16 1"] * 2 * own)
+    lines: list[str] = []
+    for part in range(lanes // own):
+        for name in ("sum", "a", "b"):
+            taken = f"{whole} %{name}, {whole} poison, {_places(part * own, own)}"
+            lines.append(f"%{name}{part} = shufflevector {taken}")
+        lines += [
+            f"%x{part} = bitcast {words} %a{part} to {in_bytes}",
+            f"%y{part} = bitcast {words} %b{part} to {in_bytes}",
+            f"%p{part} = call {halves} {of_bytes}({in_bytes} %x{part}, {in_bytes} %y{part})",
+            f"%q{part} = call {words} {of_halves}({halves} %p{part}, {halves} <{ones}>)",
+            f"%r{part} = add {words} %sum{part}, %q{part}",
+        ]
+    if lanes == own:
+        lines.append(f"ret {words} %r0")
+    else:
+        lines += [f"%r = shufflevector {words} %r0, {words} %r1, {_places(0, lanes)}", f"ret {whole} %r"]
+    return lines, [f"{halves} {of_bytes}({in_bytes}, {in_bytes})", f"{words} {of_halves}({halves}, {halves})"]
+
+
+def _bytes_of(lanes: int) -> str:
+    """Whole numbers by the rounding of the conversion, which packing keeps within 0 … 255; above what 32 bits hold it
+    would be the lowest number."""
+    values, words, name = f"<{lanes} x float>", f"<{lanes} x i32>", f"@llvm.x86.{_NAMES[lanes][2]}"
+    least, pack16, pack8 = f"@llvm.minnum.v{lanes}f32", "@llvm.x86.sse2.packssdw.128", "@llvm.x86.sse2.packuswb.128"
+    most = ", ".join(["float 255.0"] * lanes)
+    second = "%low" if lanes == 4 else "%high"
+    lines = [
+        f"%limited = call {values} {least}({values} %value, {values} <{most}>)",
+        f"%whole = call {words} {name}({values} %limited)",
+        f"%low = shufflevector {words} %whole, {words} poison, {_places(0, 4)}",
+        *([] if lanes == 4 else [f"%high = shufflevector {words} %whole, {words} poison, {_places(4, 4)}"]),
+        f"%halves = call <8 x i16> {pack16}(<4 x i32> %low, <4 x i32> {second})",
+        f"%bytes = call <16 x i8> {pack8}(<8 x i16> %halves, <8 x i16> %halves)",
+        f"%r = shufflevector <16 x i8> %bytes, <16 x i8> poison, {_places(0, lanes)}",
+        f"ret <{lanes} x i8> %r",
+    ]
+    return _function(f"<{lanes} x i8> @chanas_byte_{lanes}({values} %value)", lines) + (
+        f"declare {values} {least}({values}, {values})\n"
+        f"declare {words} {name}({values})\n"
+        f"declare <8 x i16> {pack16}(<4 x i32>, <4 x i32>)\n"
+        f"declare <16 x i8> {pack8}(<8 x i16>, <8 x i16>)\n"
+    )

@@ -1,0 +1,110 @@
+"""Ranges of values from the numbers that were seen: which grid of 256 numbers loses least.
+
+`min-max` takes all that was seen, `percentile` all but the outermost 1e-4 at each end, `least squares` the shrunk range
+with the least mean squared error, `entropy` the one with the least Kullback-Leibler divergence of what is left from
+what was seen (Migacz, 8-bit inference with TensorRT, GTC 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chanas.operators.precision import Array
+from chanas.operators.quantised import Grid
+
+NUM_BINS = 2048
+_SHARES = tuple(share / 40 for share in range(40, 7, -1))
+"""Parts of the whole range that are tried, the whole one first."""
+_OUTERMOST, _NEARLY_0 = 1e-4, 1e-12
+_MOST_COUNTED = 1 << 14
+"""Numbers of one value of one picture that are counted: every so-and-so-many-th, where there are more."""
+
+Counts = npt.NDArray[np.float64]
+
+
+@dataclass
+class Histogram:
+    """Numbers of a value between the least and the largest one."""
+
+    low: float
+    high: float
+    counts: Counts
+
+    @classmethod
+    def between(cls, low: float, high: float) -> Histogram:
+        return cls(min(low, 0.0), max(high, 0.0), np.zeros(NUM_BINS))
+
+    def add(self, values: Array) -> None:
+        """Count numbers, or some of them where there are very many."""
+        flat = values[values != 0]  # which every grid has
+        step = -(-flat.size // _MOST_COUNTED) | 1  # odd: of channels side by side not the same ones again and again
+        width = (self.high - self.low) / NUM_BINS
+        if width > 0:
+            places = np.clip((flat[::step] - self.low) / width, 0, NUM_BINS - 1).astype(np.int64)
+            self.counts += np.bincount(places, minlength=NUM_BINS)
+
+    @property
+    def centres(self) -> Counts:
+        return self.low + (np.arange(NUM_BINS) + 0.5) * (self.high - self.low) / NUM_BINS
+
+    def shrunk(self, share: float) -> Grid:
+        """The grid of a part of the range, around 0."""
+        return Grid.of_range(self.low * share, self.high * share)
+
+
+def _min_max(seen: Histogram) -> Grid:
+    return seen.shrunk(1.0)
+
+
+def _percentile(seen: Histogram) -> Grid:
+    total = seen.counts.cumsum() / max(1.0, seen.counts.sum())
+    width = (seen.high - seen.low) / NUM_BINS
+    low = seen.low + width * int(np.searchsorted(total, _OUTERMOST))
+    high = seen.low + width * (int(np.searchsorted(total, 1.0 - _OUTERMOST)) + 1)
+    return Grid.of_range(low, min(high, seen.high))
+
+
+def _rounded(seen: Histogram, grid: Grid) -> Array:
+    return grid.decode(grid.encode(seen.centres.astype(np.float32)))
+
+
+def _least_squares(seen: Histogram) -> Grid:
+    def error(grid: Grid) -> float:
+        return float((seen.counts * (_rounded(seen, grid) - seen.centres) ** 2).sum())
+
+    return min((seen.shrunk(share) for share in _SHARES), key=error)
+
+
+def _entropy(seen: Histogram) -> Grid:
+    """Numbers beyond a range count at its ends in what was seen, and are missing in what is left; numbers on one point
+    of a grid share what was counted there evenly, as far as anything was."""
+
+    def divergence(share: float) -> float:
+        grid, centres = seen.shrunk(share), seen.centres.astype(np.float32)
+        inside = (centres >= share * seen.low) & (centres <= share * seen.high)
+        p = np.where(inside, seen.counts, 0.0)
+        first, last = np.flatnonzero(inside)[[0, -1]]
+        points, there = grid.encode(centres).astype(np.int64), p > 0
+        shared = np.bincount(points, p, 256) / np.maximum(1.0, np.bincount(points, there, 256))
+        q = np.where(there, shared[points], 0.0)
+        p[first] += seen.counts[:first].sum()
+        p[last] += seen.counts[last + 1 :].sum()
+        if not q.any():
+            return np.inf
+        p, q = p / p.sum(), q / q.sum()
+        kept = p > 0
+        return float((p[kept] * np.log(p[kept] / np.maximum(q[kept], _NEARLY_0))).sum())
+
+    return seen.shrunk(min(_SHARES, key=divergence) if seen.counts.any() else 1.0)
+
+
+METHODS: Mapping[str, Callable[[Histogram], Grid]] = {
+    "min-max": _min_max,
+    "percentile": _percentile,
+    "least squares": _least_squares,
+    "entropy": _entropy,
+}
