@@ -90,6 +90,17 @@ def report(run: GivenRun = None, named_run: NamedRun = None) -> None:
     typer.echo(workflows.report_tuned(given.root) if holds_tuned(given.root) else workflows.report(given))
 
 
+@app.command(short_help="Explain the types and layouts of a tuned network's operators.")
+def explain(
+    folder: Annotated[Path, typer.Argument(help="A network that tune made with --dtype bf16, int8 or --layouts.")],
+) -> None:
+    """Print what each operator of a tuned network takes in each form (channels of a block, and type), which was chosen,
+    and why; and the copies between forms."""
+    from chanas.workflows.models.explaining import explained
+
+    typer.echo("\n".join(explained(folder)))
+
+
 @app.command(short_help="Run all three stages on handwritten digits.")
 def demo(
     run: Run = Path("runs/demo"),

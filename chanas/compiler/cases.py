@@ -24,6 +24,7 @@ from chanas.operators.quantised import IDENTITY, Grid, computed, finished, quant
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
 
+_MOST_PRODUCT, _EXACT_IN_FLOAT32 = 255 * 127, 1 << 24
 _NEXT_NUMBER = 1.01 / 255
 """Tolerance of outputs in int8 that may be the next number."""
 
@@ -237,13 +238,22 @@ def _packed_numbers(layout: Blocks, numbers: Stored, beyond: float) -> Stored:
 
 
 def exact_sums(workload: Workload) -> Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]]:
-    """PyTorch's convolution in float64, which is exact of whole numbers, without a bias."""
+    """PyTorch's convolution without a bias, exact of numbers in int8: in float64, and where no sum leaves the whole
+    numbers of float32 in that, which takes a tenth of the time."""
+    largest = _MOST_PRODUCT * workload.channels_per_group * workload.kernel_area
+    return convolution(workload, np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64)
+
+
+def convolution(
+    workload: Workload, dtype: type[np.float32] | type[np.float64] = np.float32
+) -> Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]]:
+    """PyTorch's convolution in a type, without a bias."""
     import torch
 
     def convolve(x: npt.NDArray[Any], weight: Array) -> npt.NDArray[Any]:
-        bias = torch.zeros(len(weight), dtype=torch.float64)
-        taken, weights = (torch.from_numpy(np.ascontiguousarray(a, np.float64)) for a in (x, weight))
-        sums: npt.NDArray[Any] = _convolved(taken, weights, bias, workload).numpy()
+        taken, weights = (torch.from_numpy(np.require(a, dtype, ["C", "W"])) for a in (x, weight))
+        with torch.inference_mode():
+            sums: npt.NDArray[Any] = _convolved(taken, weights, weights.new_zeros(len(weight)), workload).numpy()
         return sums
 
     return convolve

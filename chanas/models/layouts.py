@@ -54,8 +54,10 @@ def choices_in(program: Program, number: int, target: HardwareTarget) -> tuple[W
 
 
 def _has_grids(program: Program, number: int, operation: TunedOperation) -> bool:
-    """True if it is known what the numbers of an operator in int8 stand for. A gate has to be at most 1: what it is
-    multiplied with stays on its grid."""
+    """True if an operator in int8 has numbers of which it is known what they stand for. A gate has to be at most 1:
+    what it is multiplied with stays on its grid."""
+    if operation.choices[0].reads_image and program.stays_float32(number):
+        return False  # of such an operator nothing is in int8
     maps = [read for i, read in enumerate(operation.reads) if not operation.takes_gate(i)]
     if operation.choices[0].reads_image:
         maps = maps[1:]

@@ -91,6 +91,7 @@ class LayoutGraph:
     numbers: tuple[int, ...]
     nodes: tuple[Mapping[Form, float], ...]
     maps: tuple[Map, ...]
+    changes: Mapping[FormChange, float]
 
     @classmethod
     def of(cls, program: Program, seconds: Seconds, changes: Mapping[FormChange, float]) -> LayoutGraph:
@@ -122,7 +123,7 @@ class LayoutGraph:
             reading = tuple(sorted({place.get(reader, len(nodes)) for reader in readers}))
             maps.append(Map(place.get(number, len(nodes)), reading, known))
         maps = [m for m in maps if {m.producer, *m.readers} != {len(nodes)}]  # nothing to choose
-        return cls(program, tuple(place), (*nodes, {own: 0.0}), tuple(maps))
+        return cls(program, tuple(place), (*nodes, {own: 0.0}), tuple(maps), changes)
 
     def chosen(
         self, losses: Mapping[int, Mapping[Form, float]] = MappingProxyType({}), most: float = math.inf
@@ -145,6 +146,20 @@ class LayoutGraph:
     def seconds(self, forms: Mapping[int, Form]) -> float:
         """Seconds of tuned operators and of the changes between them."""
         return seconds_of(self._forms(forms), self.nodes, self.maps)
+
+    def copies(self, forms: Mapping[int, Form]) -> list[tuple[FormChange, float]]:
+        """The changes of form that a choice needs, with their seconds, in the order of the values."""
+        found: list[tuple[FormChange, float]] = []
+        own = self.program.form
+        for number, readers in _readers(self.program).items():
+            written = forms.get(number, own)
+            needed = {
+                c: None
+                for r in sorted(readers)
+                for c in _changes(self.program, number, [r], written, forms.get(r, own))
+            }
+            found += [(change, self.changes[change]) for change in needed]
+        return found
 
     def num_changes(self, forms: Mapping[int, Form]) -> int:
         """Changes of form that a choice needs."""

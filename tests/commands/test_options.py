@@ -100,7 +100,7 @@ def test_options_that_are_lists_and_paths_are_settings() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"trails": 3}, "unknown setting 'trails'; known: early_stopping, "),
+        ({"trails": 3}, "unknown setting 'trails'; known: calibration, "),
         ({"trials": "many"}, "expected trials of type int | None, got 'many'"),
         ({"trials": True}, "expected trials of type int | None, got True"),
         ({"search": 3}, "expected search of type Search, got 3"),

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from chanas.compiler.cases import exact_sums
+from chanas.compiler.cases import convolution
 from chanas.compiler.cpu.module import Chosen
 from chanas.compiler.program import Form, Program, TunedOperation
 from chanas.core.progress import progress_bar
@@ -281,7 +281,7 @@ def _plain_output(operation: TunedOperation, values: Sequence[Array]) -> Array:
     else:
         assert operation.weight is not None
         assert operation.bias is not None
-        sums = exact_sums(workload)(x, operation.weight) + operation.bias[:, None, None]
+        sums = convolution(workload)(x, operation.weight) + operation.bias[:, None, None]
     found: Array = finished(dataclasses.replace(workload, wide=True), by, sums.astype(np.float32), residual)
     return found
 

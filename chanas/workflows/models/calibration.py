@@ -30,20 +30,24 @@ class Agreement:
     """A network partly in int8 beside the same one in float32, on the pictures that it was calibrated with.
 
     num_int8, num_operators  operators in int8, and all that are tuned
-    error                    squared error of the outputs as a part of their squares
+    error, allowed           squared error of the outputs as a part of their squares, and the largest that was allowed
     num_same, num_pictures   pictures of which the largest output is the same
     """
 
     num_int8: int
     num_operators: int
     error: float
+    allowed: float
     num_same: int
     num_pictures: int
 
     def line(self) -> str:
+        """The comparison for people; the choice goes by an estimate of the error, which may be too low."""
+        more = f", more than the {self.allowed:.2%} by which it was chosen" if self.error > self.allowed else ""
         return (
             f"{self.num_int8} of {self.num_operators} operators; against float32, on the pictures of the calibration: "
             f"the largest output is the same for {self.num_same} of {self.num_pictures}, squared error {self.error:.2%}"
+            f"{more}"
         )
 
 
@@ -129,8 +133,12 @@ def compare_int8(
     inputs: Sequence[Sequence[Array]],
     target: HardwareTarget,
     session: Session,
+    allowed: float,
 ) -> Agreement:
     """Check each operator in int8 where it stands (`check_numbers`), and compare the network with float32.
+
+    Args:
+        allowed: the effort's `max_error`.
 
     Raises:
         MeasureError: an operator computes other numbers than its emulation.
@@ -150,4 +158,5 @@ def compare_int8(
                 wrong += float(((one.astype(np.float64) - other) ** 2).sum())
                 size += float((other.astype(np.float64) ** 2).sum())
         num_same += int(found[0].argmax() == expected[0].argmax())
-    return Agreement(num_int8, len(program.tuned), wrong / size if size else 0.0, num_same, len(inputs))
+    error = wrong / size if size else 0.0
+    return Agreement(num_int8, len(program.tuned), error, allowed, num_same, len(inputs))

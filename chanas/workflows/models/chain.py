@@ -272,7 +272,7 @@ class LoadedModel:
                 if found is not None and any(o.numbers is not None for o in program.tuned):
                     chosen = {key: (c.workload, c.point) for key, c in tuned.choices.items()}
                     with watch.step("compare int8"):
-                        agreement = compare_int8(program, chosen, found, inputs, hardware, session)
+                        agreement = compare_int8(program, chosen, found, inputs, hardware, session, effort.max_error)
             made = dataclasses.replace(draft, program=program, tuned=tuned, layouts=layouts, watch=watch)
             made = dataclasses.replace(made, calibrated=found, agreement=agreement)
             return dataclasses.replace(made, best=best.built, told=best.told)

@@ -43,6 +43,27 @@ class LaidOut:
 
 
 @dataclass(frozen=True)
+class OperatorChoice:
+    """An operator in the forms that it may have, as JSON has them.
+
+    seconds  alone, by the form
+    chosen   form of the joint choice
+    loss     of accuracy in int8, as a part of the outputs' squares; None where it cannot be
+    for_accuracy  it would be in int8 if no error were too large
+    """
+
+    key: str
+    seconds: Mapping[str, float]
+    chosen: str
+    loss: float | None = None
+    for_accuracy: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that say something."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, False)}
+
+
+@dataclass(frozen=True)
 class LayoutSearch:
     """The choice of forms.
 
@@ -50,6 +71,8 @@ class LayoutSearch:
     singles   the network with all operators that can have one form
     joint     the network with the best form of each
     operators measured seconds of tuned operators in each form, by the numbers of their values in the own one
+    choices   the same for people, with what was chosen
+    copies    changes of form of the joint choice, by their keys, with their seconds
     left_out  forms that have no part in the choice, and why
     sensitive keys of operators that would be in int8 if no error were too large
     """
@@ -59,6 +82,8 @@ class LayoutSearch:
     joint: LaidOut
     proof: ExactChoice
     operators: Seconds
+    choices: Sequence[OperatorChoice]
+    copies: Sequence[tuple[str, float]]
     left_out: Mapping[Form, str]
     sensitive: tuple[str, ...] = ()
 
@@ -103,6 +128,8 @@ class LayoutSearch:
             "edges": self.proof.num_edges,
             "solve_s": round(self.proof.solve_s, 3),
             **({"sensitive": list(self.sensitive)} if self.sensitive else {}),
+            "operators": [choice.to_json() for choice in self.choices],
+            "copies": [{"key": key, "seconds": seconds} for key, seconds in self.copies],
         }
 
 
@@ -191,6 +218,7 @@ class _Search:
     def result(
         self, others: Sequence[Form], deadline_s: float, offer: Offer, losses: Mapping[int, Mapping[Form, float]]
     ) -> tuple[Program, TunedOperators, LayoutSearch]:
+        from chanas.compiler.program import Form
         from chanas.prescheduler.layouts import LayoutGraph, measure_changes, possible_changes
 
         for left, form in zip(range(len(others), 0, -1), others, strict=True):
@@ -209,7 +237,27 @@ class _Search:
         sensitive = tuple(dict.fromkeys(tuned[n].choices[0].key for n in kept))
         own, used = self.program.form, {form for found in seconds.values() for form in found}
         singles = {form: self._laid_out(graph, graph.single(form)) for form in (own, *others) if form in used | {own}}
-        found = LayoutSearch(own, singles, self._laid_out(graph, best), proof, seconds, self.left_out, sensitive)
+        choices = [
+            OperatorChoice(
+                tuned[number].choices[0].key,
+                {str(form): s for form, s in sorted(own_s.items())},
+                str(best[number]),
+                losses.get(number, {}).get(Form.of(self.device)),
+                number in kept,
+            )
+            for number, own_s in seconds.items()
+        ]
+        found = LayoutSearch(
+            own=own,
+            singles=singles,
+            joint=self._laid_out(graph, best),
+            proof=proof,
+            operators=seconds,
+            choices=choices,
+            copies=[(change.key, change_s) for change, change_s in graph.copies(best)],
+            left_out=self.left_out,
+            sensitive=sensitive,
+        )
         for single in dict.fromkeys((own, found.best_single)):
             if sum(losses.get(n, {}).get(form, 0.0) for n, form in graph.single(single).items()) <= most:
                 offer(singles[single].choices, singles[single].program)

@@ -59,6 +59,7 @@ USES = {
 NOT_SWEPT = {
     "device list": "it tells what others have",
     "device serve": "it does not end by itself",
+    "explain": "there is nothing to vary",
     "import-supernet": "there is nothing to vary",
     "jobs add": "it is about jobs that run",
     "jobs cancel": "it is about jobs that run",

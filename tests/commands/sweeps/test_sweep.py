@@ -85,7 +85,7 @@ def test_a_training_that_was_cut_off_resumes_where_there_is_a_checkpoint(tmp_pat
 @pytest.mark.parametrize(
     ("words", "parameters", "told"),
     [
-        ("tune", {"trails": 3, "model": "m"}, "unknown option 'trails'; known: channels, config"),
+        ("tune", {"trails": 3, "model": "m"}, "unknown option 'trails'; known: calibration, channels, config"),
         ("tune", {"run": "r", "model": "m"}, "unknown option 'run'"),
         ("train-supernet", {"overwrite": True}, "unknown option 'overwrite'"),
         ("tune", {"trials": "two", "model": "m"}, "--trials"),

@@ -38,6 +38,7 @@ class Gated(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU())
+        self.aside = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(3, 1, 1))
         self.expand = nn.Sequential(nn.Conv2d(16, 32, 1), nn.Hardswish())
         self.spatial = nn.Sequential(nn.Conv2d(32, 32, 3, 1, 1, groups=32), nn.Hardswish())
         self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(32, 8, 1), nn.ReLU(), nn.Conv2d(8, 32, 1))
@@ -46,7 +47,7 @@ class Gated(nn.Module):
         self.classes = nn.Linear(24, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
+        x = self.first(x) + self.aside(x)
         inner = self.spatial(self.expand(x))
         inner = inner * nn.functional.hardsigmoid(self.squeeze(inner))
         found: torch.Tensor = self.classes(self.last(x + self.project(inner)))
