@@ -17,7 +17,7 @@ import numpy as np
 from chanas.core.target import HardwareTarget
 from chanas.operators.epilogues import value_at_zero
 from chanas.operators.grouped import abreast
-from chanas.operators.precision import FLOAT32, Array, Precision, Stored
+from chanas.operators.precision import FLOAT32, Array, Precision, Stored, precision_of
 from chanas.operators.quantised import NUM_GRID_NUMBERS, Quantised, kernel_bias
 from chanas.operators.transposed import num_taps, taps_of_phase
 from chanas.operators.winograd import as_array, transforms
@@ -386,7 +386,7 @@ def operator_inputs(workload: Workload, layout: Layout) -> list[Argument]:
     extras = {
         "gate": Argument("gate", by_channel, workload.gate_storage),
         "shift": Argument("shift", by_channel, workload.gate_storage),
-        "residual": Argument("residual", output_shape(workload, layout), stored),
+        "residual": Argument("residual", output_shape(workload, layout), precision_of(workload.dtype).storage),
     }
     return [
         Argument("x", input_shape(workload, layout), stored),

@@ -253,6 +253,7 @@ EDGES_IN_INT8 = [
     Workload("pointwise", 7, 30, 44, epilogue="relu6", residual=True, residual_first=True),
     Workload("blockconv", 9, 22, 20, 3, 2, "none", residual=True, input_width=7),
     Workload("depthwise", 9, 20, 20, 3, 1, "relu6", residual=True, dilation=(2, 1)),
+    Workload("conv", 11, 3, 20, 3, 2, "relu", residual=True, residual_first=True),
     Workload("pool", 7, 20, 20, wide=True),
 ]
 ODD_SHAPES: list[Case] = [
