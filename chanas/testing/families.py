@@ -46,9 +46,9 @@ def runs_here(target: HardwareTarget) -> bool:
     """True if this processor has the instructions of the target's dtype; kernels of GPUs are carried out in numpy."""
     if target.gpu is not None or target.dtype == "float32":
         return True
-    if target.dtype == "int8":
-        return not target.has_dots or load_target("cpu", 1, "int8").has_dots
     try:
+        if target.dtype == "int8":
+            return load_target("cpu", 1, "int8").has_dots or not target.has_dots
         return load_target("cpu", 1, "bf16").has_matrices or not target.has_matrices
     except TargetError:
         return False

@@ -40,6 +40,7 @@ from .workbench import (
     Workbench,
     device,
     needs_bfloat16,
+    needs_int8,
     needs_matrices,
     random_workload,
 )
@@ -81,7 +82,8 @@ def each(cases: Iterable[Case], *, is_run: bool = False) -> pytest.MarkDecorator
     marked = []
     for case in cases:
         needed = needs_matrices if case[1].has_matrices else needs_bfloat16
-        marks = [needed] if is_run and case[1].dtype == "bfloat16" else []
+        needed = needs_int8 if case[1].dtype == "int8" else needed
+        marks = [needed] if is_run and case[1].dtype in ("bfloat16", "int8") else []
         marked.append(pytest.param(case, id=named(case), marks=marks))
     return pytest.mark.parametrize("case", marked)
 

@@ -114,6 +114,7 @@ MATRICES = dataclasses.replace(BF16, name="cpu-bf16", has_matrices=True)
 INT8 = dataclasses.replace(device(), name="cpu-int8", dtype="int8")
 """The same in whole numbers, without an instruction for four products: what every processor with AVX2 runs."""
 needs_bfloat16 = pytest.mark.skipif(not runs_here(BF16), reason="this processor lacks AVX512_BF16")
+needs_int8 = pytest.mark.skipif(not runs_here(INT8), reason="this processor lacks AVX2")
 needs_matrices = pytest.mark.skipif(not runs_here(MATRICES), reason="this processor lacks AMX")
 
 

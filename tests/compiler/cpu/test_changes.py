@@ -19,7 +19,7 @@ from chanas.errors import ScheduleError
 from chanas.measuring.candidates import Candidate
 from chanas.operators.layout import Blocks
 
-from ..workbench import HOST, Workbench, device, needs_bfloat16
+from ..workbench import HOST, Workbench, device, needs_bfloat16, needs_int8
 
 PAIRS = [(Form(a), Form(b)) for a in LAYOUTS for b in LAYOUTS if a != b]
 HALVES = Form(16, "bfloat16")
@@ -39,6 +39,7 @@ def test_every_change_of_type_gives_the_nearest_numbers(workbench: Workbench) ->
     assert_right(workbench, [FormChange(channels, 7, 2, *pair) for pair in pairs for channels in CHANNELS])
 
 
+@needs_int8
 @pytest.mark.parametrize("numbers", NUMBERS, ids=str)
 def test_whole_numbers_are_the_nearest_on_their_grid(numbers: Form, workbench: Workbench) -> None:
     pairs = ((Form(numbers.lanes), numbers), (numbers, Form(numbers.lanes)))
