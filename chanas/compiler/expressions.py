@@ -65,17 +65,13 @@ def _lower_fused(call: Any) -> Any:
     return tirx.call_llvm_pure_intrin(call.ty, "llvm.fma", *call.args)
 
 
-_fused = Intrinsic("tirx.chanas_fused", {"llvm": _lower_fused})
+fused_multiply_add = Intrinsic("tirx.chanas_fused", {"llvm": _lower_fused})
+"""a · b + c of float32, rounded once."""
 
 
 def float32(value: float) -> Any:
     """A constant of a program."""
     return tirx.const(value, "float32")
-
-
-def fused_multiply_add(a: Any, b: Any, c: Any) -> Any:
-    """a · b + c of float32, rounded once."""
-    return _fused(a, b, c)
 
 
 def _polynomial(terms: Sequence[float], x: Any) -> Any:

@@ -96,8 +96,7 @@ def calibrate(
         DataError: a value is no number for some input.
         MeasureError: it does not compile.
     """
-    own = dataclasses.replace(device, dtype=program.form.dtype, has_dots=False)
-    return _Calibration(program, inputs, device, own, schedules, pool, folder, progress).result()
+    return _Calibration(program, inputs, device, program.form.on(device), schedules, pool, folder, progress).result()
 
 
 class _Calibration:
@@ -149,7 +148,7 @@ class _Calibration:
         return Calibrated(program, method, errors, error, self._losses(probe, whole, error), self.outputs)
 
     def _probe(self, program: Program, numbers: Sequence[int], target: HardwareTarget, name: str) -> Probe:
-        """The program with its values, and what gates are."""
+        """The program with these of its values given back."""
         return Probe(program, numbers, self.schedules(program), target, self.pool, self.folder, name)
 
     def _seen(self, floats: Probe) -> dict[int, Histogram]:

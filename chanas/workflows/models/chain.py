@@ -401,7 +401,9 @@ class TunedModel:
         """The network that was built on the way, with the count of all trials."""
         before = best.tuned.tuned
         tuned = dataclasses.replace(self.tuned, choices=before.choices, tried={**before.tried, **self.tuned.tried})
-        kept = dataclasses.replace(self, program=best.tuned.program, tuned=tuned)
+        is_same = _schedules(best.tuned) == _schedules(self)
+        agreement = self.agreement if is_same else None  # that is of the network that was chosen
+        kept = dataclasses.replace(self, program=best.tuned.program, tuned=tuned, agreement=agreement)
         watch = self.watch.copy()
         watch.seconds.update((name, s) for name, s in best.watch.seconds.items() if name not in watch.seconds)
         return dataclasses.replace(best, tuned=kept, watch=watch, remark=remark)

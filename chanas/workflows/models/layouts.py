@@ -60,7 +60,8 @@ class OperatorChoice:
 
     def to_json(self) -> dict[str, Any]:
         """The fields that say something."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, False)}
+        found = dataclasses.asdict(self).items()
+        return {name: value for name, value in found if value is not None and value is not False}  # no loss is 0.0
 
 
 @dataclass(frozen=True)
