@@ -44,6 +44,7 @@ from ..compiler.workbench import HOST, SyntheticPool, answered
 from ..devices.test_machine_state import write
 
 HALF = dataclasses.replace(HOST, name="cpu-bf16", dtype="bfloat16", vector_lanes=16, num_vector_registers=32)
+BYTES = dataclasses.replace(HOST, name="cpu-int8", dtype="int8")
 FREE = Activity((), 0.0)
 
 
@@ -62,9 +63,10 @@ class Greeting(SyntheticPool):
 
 
 @pytest.fixture
-def two_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor with float32 and bfloat16, whatever this machine's is."""
-    monkeypatch.setattr(module, "load_target", lambda name, threads=1, dtype="f32": HALF if dtype == "bf16" else HOST)
+def every_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with float32, bfloat16 and int8, whatever this machine's is."""
+    devices = {"f32": HOST, "bf16": HALF, "int8": BYTES}
+    monkeypatch.setattr(module, "load_target", lambda name, threads=1, dtype="f32": devices[dtype])
 
 
 @pytest.fixture
@@ -178,13 +180,14 @@ def test_a_machine_at_rest_has_no_problem() -> None:
 
 
 # ---- what works -----------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("two_dtypes")
+@pytest.mark.usefixtures("every_dtype")
 def test_dtypes_have_their_families(failing: dict[str, str], tmp_path: Path) -> None:
     section = dtypes(HOST, SyntheticPool(), tmp_path)
     assert section.problems == ()
     assert section.lines == (
         ("f32", "works: conv, blockconv, groupconv, winograd, winograd2, pointwise, depthwise, pool, upconv"),
         ("bf16", "works: conv, pointwise, depthwise, pool"),
+        ("int8", "works: conv, blockconv, pointwise, depthwise, pool"),
     )
     assert section.facts["f32"] == {
         "works": True,
@@ -195,7 +198,7 @@ def test_dtypes_have_their_families(failing: dict[str, str], tmp_path: Path) -> 
     }
 
 
-@pytest.mark.usefixtures("two_dtypes")
+@pytest.mark.usefixtures("every_dtype")
 def test_a_family_that_fails_is_a_problem(failing: dict[str, str], tmp_path: Path) -> None:
     failing["bf16 pointwise"] = "crash: the worker ended with signal 6 (SIGABRT) in build"
     section = dtypes(HOST, SyntheticPool(), tmp_path)
@@ -309,7 +312,7 @@ SCHEMA: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("memory_bytes", "available_bytes", "container_limit_bytes"), (int, type(None))),
     },
     "activity": {"load": (float, type(None)), "stolen": (float, type(None)), "busy": list},
-    "dtypes": {"f32": dict, "bf16": dict},
+    "dtypes": {"f32": dict, "bf16": dict, "int8": dict},
     "timing": {"median_s": NUMBER, "spread": NUMBER, "num_readings": int, "verdict": TEXT},
 }
 
