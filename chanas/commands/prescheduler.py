@@ -364,8 +364,8 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
         f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )
-    if tuned.calibrated is not None:
-        lines = [*tuned.calibrated.lines(), *([] if tuned.agreement is None else [tuned.agreement.line()])]
+    if tuned.calibration is not None:
+        lines = [*tuned.calibration.lines(), *([] if tuned.agreement is None else [tuned.agreement.line()])]
         typer.echo("int8       " + "\n           ".join(lines))
     if tuned.layouts is not None:
         typer.echo("layouts    " + "\n           ".join(tuned.layouts.lines(tuned.program)))

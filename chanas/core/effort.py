@@ -224,7 +224,7 @@ class NetworkEffort(Effort):
     layouts  channels of a block that operators' maps may be in, such as 8,16,32: each operator is tuned in each of
              them; null: the device's own, as many as its vectors have lanes, which are always among them
     calibration  with dtype int8: a folder of pictures, from which the ranges of a network's values are known
-    max_error  with dtype int8: the largest squared error of the outputs as a part of their squares, as it is estimated;
+    max_error  with dtype int8: the largest squared error of the outputs as a part of their squares, on these pictures;
              operators stay in float32 for it where that costs least time
     """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,56 @@ from chanas.compiler.cpu.module import Chosen, program_module, program_parameter
 from chanas.compiler.program import Program
 from chanas.core.target import HardwareTarget
 from chanas.measuring.fleet import Pool
-from chanas.models.lowering import with_outputs
 from chanas.models.proof.comparing import build
 from chanas.models.sources.model import Array
+from chanas.operators.precision import INT8, Stored, precision_of
+
+
+class Values(Mapping[int, Array]):
+    """Values of a program by their numbers, in float32 and in the shapes of the framework. They lie as the program has
+    left them until they are asked for."""
+
+    def __init__(self, program: Program, stored: Mapping[int, Stored]) -> None:
+        self._program, self._stored = program, stored
+
+    def __getitem__(self, number: int) -> Array:
+        value = self._program.value(number)
+        if not value.blocked:
+            return self._stored[number].reshape(value.shape)
+        maps = np.moveaxis(self._maps(number), -1, 2)
+        by_channel = maps.reshape(value.images, -1, value.pixels)[:, : value.channels]
+        in_order = by_channel if value.channel_axis == 1 else by_channel.transpose(0, 2, 1)
+        return np.ascontiguousarray(in_order).reshape(value.shape)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def numbers(self, number: int) -> Array:
+        """All numbers of a value, in no order."""
+        value = self._program.value(number)
+        if not value.blocked:
+            return self._stored[number].ravel()
+        maps, beyond = self._maps(number), value.channels % value.lanes
+        if not beyond:
+            return maps.ravel()
+        return np.concatenate([maps[:, :-1].ravel(), maps[:, -1, :, :beyond].ravel()])
+
+    def means(self, number: int) -> Array:
+        """float64[C]: the mean of each channel of a blocked value."""
+        found: Array = self._maps(number).mean(axis=(0, 2), dtype=np.float64).ravel()
+        return found[: self._program.value(number).channels]
+
+    def _maps(self, number: int) -> Array:
+        """float32[N, B, M, l] of a blocked value."""
+        stored, value = self._stored[number], self._program.value(number)
+        if value.form.dtype == INT8.dtype:
+            decoded = self._program.grids[number].decode(stored)
+        else:
+            decoded = precision_of(value.form.dtype).decode(stored)
+        return decoded.reshape(value.images, value.blocks, -1, value.lanes)[:, :, : value.pixels]
 
 
 class Probe:
@@ -38,9 +86,8 @@ class Probe:
         folder: Path,
         name: str,
     ) -> None:
-        self.numbers, self.chosen, self.target = tuple(numbers), chosen, target
-        self._shapes = [program.value(number).shape for number in numbers]
-        made = program_module(with_outputs(program, self.numbers, target), chosen, target)
+        self.numbers, self.chosen, self.target = tuple(dict.fromkeys(numbers)), chosen, target
+        made = program_module(dataclasses.replace(program, outputs=self.numbers), chosen, target)
         library = folder / f"{name}.so"
         build(made, target, library, folder / f"{name}.json", pool)
         self._function = load_main(library, target.num_threads)
@@ -50,14 +97,13 @@ class Probe:
         """Take the parameters of a program, of the same operations with other grids or other biases."""
         import tvm
 
-        given_back = with_outputs(program, self.numbers, self.target)
-        self._parameters = tuple(map(tvm.runtime.tensor, program_parameters(given_back, self.chosen, self.target)))
+        self.program = program
+        self._parameters = tuple(map(tvm.runtime.tensor, program_parameters(program, self.chosen, self.target)))
 
-    def values(self, inputs: Sequence[Array]) -> Mapping[int, Array]:
-        """The values for some inputs, in the shapes of the framework."""
+    def values(self, inputs: Sequence[Array]) -> Values:
+        """The values for some inputs."""
         import tvm
 
         found = self._function(*map(tvm.runtime.tensor, inputs), *self._parameters)
         outputs = [found] if hasattr(found, "numpy") else found
-        given = zip(self.numbers, outputs, self._shapes, strict=True)
-        return {number: np.array(np.from_dlpack(output)).reshape(shape) for number, output, shape in given}
+        return Values(self.program, dict(zip(self.numbers, map(np.from_dlpack, outputs), strict=True)))

@@ -1,4 +1,4 @@
-"""Networks in int8: what their numbers stand for, from a folder of pictures, and what that costs in accuracy."""
+"""Networks in int8 calibrated with a folder of pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from chanas.compiler.cpu.module import Chosen
     from chanas.compiler.program import Program
     from chanas.core.target import HardwareTarget
-    from chanas.models.calibration.calibrate import Calibrated
+    from chanas.models.calibration.calibrate import Calibration
+    from chanas.models.calibration.mixed import Agreement
     from chanas.models.graph import Graph
     from chanas.models.sources.model import Array
     from chanas.prescheduler.session import Session
@@ -25,39 +26,13 @@ if TYPE_CHECKING:
 MOST_PICTURES, FEWEST_PICTURES = 300, 8
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """A network partly in int8 beside the same one in float32, on the pictures that it was calibrated with.
-
-    num_int8, num_operators  operators in int8, and all that are tuned
-    error, allowed           squared error of the outputs as a part of their squares, and the largest that was allowed
-    num_same, num_pictures   pictures of which the largest output is the same
-    """
-
-    num_int8: int
-    num_operators: int
-    error: float
-    allowed: float
-    num_same: int
-    num_pictures: int
-
-    def line(self) -> str:
-        """The comparison for people; the choice goes by an estimate of the error, which may be too low."""
-        more = f", more than the {self.allowed:.2%} by which it was chosen" if self.error > self.allowed else ""
-        return (
-            f"{self.num_int8} of {self.num_operators} operators; against float32, on the pictures of the calibration: "
-            f"the largest output is the same for {self.num_same} of {self.num_pictures}, squared error {self.error:.2%}"
-            f"{more}"
-        )
-
-
-def int8_entry(calibrated: Calibrated, agreement: Agreement | None) -> dict[str, Any]:
+def int8_entry(calibration: Calibration, agreement: Agreement | None) -> dict[str, Any]:
     """Content of `tuned.json` about int8."""
     return {
-        "method": calibrated.method,
-        "errors": dict(calibrated.errors),
-        "error": calibrated.error,
-        "num_inputs": len(calibrated.outputs),
+        "method": calibration.method,
+        "errors": dict(calibration.errors),
+        "error": calibration.error,
+        "num_inputs": calibration.num_inputs,
         "agreement": None if agreement is None else dataclasses.asdict(agreement),
     }
 
@@ -98,7 +73,7 @@ def calibrated(
     session: Session,
     device: HardwareTarget,
     prior: Callable[[HardwareTarget], WarmStart | None],
-) -> Calibrated:
+) -> Calibration:
     """Calibrate a network in the device's own form, with the schedules that are known or likely."""
     from chanas.models.calibration.calibrate import calibrate
 
@@ -124,39 +99,3 @@ class _Known:
             with self.session.on(target) as session:
                 found |= first_choices(program, target, session.store, self.prior(target))
         return {key: (chosen.workload, chosen.point) for key, chosen in found.items()}
-
-
-def compare_int8(
-    program: Program,
-    chosen: Chosen,
-    calibrated: Calibrated,
-    inputs: Sequence[Sequence[Array]],
-    target: HardwareTarget,
-    session: Session,
-    allowed: float,
-) -> Agreement:
-    """Check each operator in int8 where it stands (`check_numbers`), and compare the network with float32.
-
-    Args:
-        allowed: the effort's `max_error`.
-
-    Raises:
-        MeasureError: an operator computes other numbers than its emulation.
-    """
-    from chanas.models.calibration.check import check_numbers, numbers_to_check
-    from chanas.models.calibration.probe import Probe
-
-    numbers = list(dict.fromkeys((*numbers_to_check(program), *program.outputs)))
-    probe = Probe(program, numbers, chosen, target, session.pool, session.scratch, "compared")
-    num_int8 = check_numbers(program, chosen, probe.values(inputs[0]))
-    wrong = size = 0.0
-    num_same = 0
-    for x, expected in zip(inputs, calibrated.outputs, strict=True):
-        found = [probe.values(x)[n] for n in program.outputs]
-        for one, other in zip(found, expected, strict=True):
-            if other.dtype.kind == "f":
-                wrong += float(((one.astype(np.float64) - other) ** 2).sum())
-                size += float((other.astype(np.float64) ** 2).sum())
-        num_same += int(found[0].argmax() == expected[0].argmax())
-    error = wrong / size if size else 0.0
-    return Agreement(num_int8, len(program.tuned), error, allowed, num_same, len(inputs))

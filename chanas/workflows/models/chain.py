@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from chanas.core.target import HardwareTarget
     from chanas.measuring.devices import HoldDevice
     from chanas.measuring.fleet import OpenPool
-    from chanas.models.calibration.calibrate import Calibrated
+    from chanas.models.calibration.calibrate import Calibration
+    from chanas.models.calibration.mixed import Agreement
     from chanas.models.graph import Graph
     from chanas.models.proof.proving import Proof
     from chanas.models.proof.reference import Reference
     from chanas.models.sources.model import Array, OpenedModel
     from chanas.prescheduler.program import Choices, TunedOperators
     from chanas.prescheduler.session import Session
-    from chanas.workflows.models.calibration import Agreement
     from chanas.workflows.models.layouts import LayoutSearch
 
 DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
@@ -205,7 +205,7 @@ class LoadedModel:
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
-        from chanas.workflows.models.calibration import calibrated, compare_int8
+        from chanas.workflows.models.calibration import calibrated
         from chanas.workflows.models.layouts import forms_of, tune_network
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
@@ -257,6 +257,8 @@ class LoadedModel:
                         found = calibrated(program, inputs, session, hardware, prior)
                         program = found.program
                 minutes = math.inf if effort.minutes is None else effort.minutes
+                after_s = built_s * (1 + 2 * (len(forms_of(hardware, effort)) > 1))
+                after_s += 0.0 if found is None else found.measure_s
                 with watch.step("tune"), interrupts.keeping(best.describe):
                     program, tuned, layouts = tune_network(
                         program,
@@ -264,17 +266,13 @@ class LoadedModel:
                         effort,
                         device=hardware,
                         prior=prior,
-                        deadline_s=begin_s + 60.0 * minutes - built_s * (1 + 2 * (len(forms_of(hardware, effort)) > 1)),
+                        deadline_s=begin_s + 60.0 * minutes - after_s,
                         offer=best.offer,
-                        losses={} if found is None else found.losses,
+                        calibration=found,
                     )
-                agreement = None
-                if found is not None and any(o.numbers is not None for o in program.tuned):
-                    chosen = {key: (c.workload, c.point) for key, c in tuned.choices.items()}
-                    with watch.step("compare int8"):
-                        agreement = compare_int8(program, chosen, found, inputs, hardware, session, effort.max_error)
+            agreement = None if layouts is None else layouts.joint.agreement
             made = dataclasses.replace(draft, program=program, tuned=tuned, layouts=layouts, watch=watch)
-            made = dataclasses.replace(made, calibrated=found, agreement=agreement)
+            made = dataclasses.replace(made, calibration=found, agreement=agreement)
             return dataclasses.replace(made, best=best.built, told=best.told)
 
     def _calibration(self, target: HardwareTarget, effort: NetworkEffort, is_here: bool) -> list[list[Array]]:
@@ -348,7 +346,7 @@ class TunedModel:
     peak_gflops  of this machine on as many cores (`devices/peak`); None elsewhere
     run, knobs   whose records it was tuned with; the file of knobs, if any, by name and hash
     layouts    the choice among several layouts, where they were asked for
-    calibrated, agreement  of a network that may be in int8: what its numbers stand for, and what it is worth
+    calibration, agreement  of a network that may be in int8: what its numbers stand for, and what it is worth
     """
 
     loaded: LoadedModel
@@ -366,7 +364,7 @@ class TunedModel:
     run: RunDirectory | None = None
     knobs: Mapping[str, str] | None = None
     layouts: LayoutSearch | None = None
-    calibrated: Calibrated | None = None
+    calibration: Calibration | None = None
     agreement: Agreement | None = None
 
     def build(self) -> BuiltModel:
@@ -401,9 +399,7 @@ class TunedModel:
         """The network that was built on the way, with the count of all trials."""
         before = best.tuned.tuned
         tuned = dataclasses.replace(self.tuned, choices=before.choices, tried={**before.tried, **self.tuned.tried})
-        is_same = _schedules(best.tuned) == _schedules(self)
-        agreement = self.agreement if is_same else None  # that is of the network that was chosen
-        kept = dataclasses.replace(self, program=best.tuned.program, tuned=tuned, agreement=agreement)
+        kept = dataclasses.replace(self, program=best.tuned.program, tuned=tuned, agreement=best.tuned.agreement)
         watch = self.watch.copy()
         watch.seconds.update((name, s) for name, s in best.watch.seconds.items() if name not in watch.seconds)
         return dataclasses.replace(best, tuned=kept, watch=watch, remark=remark)
@@ -465,17 +461,18 @@ class _BestSoFar:
             self._take(choices)
         return time.monotonic() - start_s
 
-    def offer(self, choices: Choices, program: Program) -> None:
+    def offer(self, choices: Choices, program: Program, agreement: Agreement | None = None) -> None:
         """Build the network with other schedules; it is kept if it is right and faster."""
         with contextlib.suppress(MeasureError):  # schedules that do not work together: the last build tells
-            self._take(choices, program)
+            self._take(choices, program, agreement)
 
-    def _take(self, choices: Choices, program: Program | None = None) -> None:
+    def _take(self, choices: Choices, program: Program | None = None, agreement: Agreement | None = None) -> None:
         from chanas.prescheduler.program import trials_of
 
         tried = trials_of(choices, self._session.target, self._session.store)
         tuned = dataclasses.replace(self._draft.tuned, choices=choices, tried=tried)
         draft = dataclasses.replace(self._draft, program=program or self._draft.program, tuned=tuned)
+        draft = dataclasses.replace(draft, agreement=agreement)
         if self.built is not None and _schedules(self.built.tuned) == _schedules(draft):
             return
         built = draft.build_with(lambda _target: contextlib.nullcontext(self._session.pool))
@@ -557,7 +554,7 @@ def _describe(built: BuiltModel) -> dict[str, Any]:
         ],
         "operators": operator_entries(tuned.program, tuned.tuned, tuned.target, peak),
         **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json(tuned.program)}),
-        **({} if tuned.calibrated is None else {"int8": int8_entry(tuned.calibrated, tuned.agreement)}),
+        **({} if tuned.calibration is None else {"int8": int8_entry(tuned.calibration, tuned.agreement)}),
         "others": dict(Counter(o.name for o in tuned.program.others)),
         "measured": {
             "latency_s": proof.seconds,

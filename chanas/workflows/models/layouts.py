@@ -8,8 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
@@ -18,14 +17,25 @@ from chanas.errors import MeasureError
 
 if TYPE_CHECKING:
     from chanas.compiler.program import Form, Key, Program
+    from chanas.models.calibration.calibrate import Calibration
+    from chanas.models.calibration.mixed import Agreement, Shifts
     from chanas.prescheduler.choice import ExactChoice
     from chanas.prescheduler.layouts import LayoutGraph, Seconds
     from chanas.prescheduler.program import Choices, ChosenOperator, TunedOperators
     from chanas.prescheduler.session import Session
     from chanas.prescheduler.tuning.warm_start import WarmStart
 
-Offer = Callable[["Choices", "Program"], object]
-"""Takes schedules of a program that is to be built and kept if it is the fastest so far."""
+Losses = Mapping[int, Mapping["Form", float]]
+"""Accuracy that operators lose in some forms, by the numbers of their values."""
+_MOST_CHOICES, _LEAST_FACTOR = 6, 1.1
+"""Choices of which the error is measured, and what losses are multiplied by at least where it is too large."""
+
+
+class Offer(Protocol):
+    """Takes schedules of a program that is to be built and kept if it is the fastest so far."""
+
+    def __call__(self, choices: Choices, program: Program, agreement: Agreement | None = None) -> object:
+        """`agreement`: what a program partly in int8 is worth."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +44,14 @@ class LaidOut:
 
     seconds      of its tuned operators alone and of changes of form; infinite where a change of them fails
     num_changes  changes of form
+    agreement    with float32, of one partly in int8 that was measured
     """
 
     program: Program
     choices: Choices
     seconds: float
     num_changes: int
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ def tune_network(
     prior: Callable[[HardwareTarget], WarmStart | None],
     deadline_s: float,
     offer: Offer,
-    losses: Mapping[int, float] = MappingProxyType({}),
+    calibration: Calibration | None = None,
 ) -> tuple[Program, TunedOperators, LayoutSearch | None]:
     """Tune a network in the device's own form, and in those that the effort and its dtype name; gives the program in
     which each operator has the best one for the whole, with its schedules.
@@ -169,12 +181,12 @@ def tune_network(
         prior: gives the opened records that the effort names, for a target.
         deadline_s: reading of `time.monotonic` at which tuning ends; each form gets as long.
         offer: gets the best in the own form about once a minute, and the best in a single one in the end.
-        losses: of accuracy, of operators in int8; together they are at most the effort's `max_error`.
+        calibration: of a program that may be in int8, whose error is at most the effort's `max_error`.
 
     Raises:
-        MeasureError: families of operators do not work on the device in its own form.
+        MeasureError: families of operators do not work on the device in its own form, or an operator in int8 computes
+            other numbers than its emulation.
     """
-    from chanas.compiler.program import Form
     from chanas.prescheduler.program import tune_program
 
     others = [form for form in forms_of(device, effort) if form != program.form]
@@ -188,14 +200,18 @@ def tune_network(
     )
     if not others:
         return program, tuned, None
-    search = _Search(program, session, device, effort, prior, tuned)
-    by_form = {number: {Form.of(device): loss} for number, loss in losses.items()}
-    return search.result(others, deadline_s, offer, by_form)
+    search = _Search(program, session, device, effort, prior, tuned, calibration)
+    return search.result(others, deadline_s, offer)
 
 
 def _part_of_time(deadline_s: float, num: int) -> float:
     now_s = time.monotonic()
     return now_s + (deadline_s - now_s) / num
+
+
+def _loss(losses: Losses, forms: Mapping[int, Form]) -> float:
+    """The accuracy that operators in these forms lose together."""
+    return sum(losses.get(number, {}).get(form, 0.0) for number, form in forms.items())
 
 
 class _Search:
@@ -209,15 +225,17 @@ class _Search:
         effort: NetworkEffort,
         prior: Callable[[HardwareTarget], WarmStart | None],
         tuned: TunedOperators,
+        calibration: Calibration | None,
     ) -> None:
         self.program, self.session, self.device = program, session, device
-        self.effort, self.prior, self.tuned = effort, prior, tuned
+        self.effort, self.prior, self.tuned, self.calibration = effort, prior, tuned, calibration
         self.chosen: dict[Key, ChosenOperator] = dict(tuned.choices)
         self.keys = {n: {program.form: o.key} for n, o in program.tuned_numbers().items()}
         self.left_out: dict[Form, str] = {}
+        self._agreements: dict[tuple[tuple[int, Form], ...], tuple[Shifts, Agreement]] = {}
 
     def result(
-        self, others: Sequence[Form], deadline_s: float, offer: Offer, losses: Mapping[int, Mapping[Form, float]]
+        self, others: Sequence[Form], deadline_s: float, offer: Offer
     ) -> tuple[Program, TunedOperators, LayoutSearch]:
         from chanas.compiler.program import Form
         from chanas.prescheduler.layouts import LayoutGraph, measure_changes, possible_changes
@@ -230,14 +248,12 @@ class _Search:
         seconds = self._seconds()
         changes = measure_changes(possible_changes(self.program, seconds), self.session, self.device)
         graph = LayoutGraph.of(self.program, seconds, changes)
-        most = self.effort.max_error
-        best, proof = graph.chosen(losses, most if losses else math.inf)
+        best, proof, losses = self._best(graph)
         free = graph.chosen()[0] if losses else best
         tuned = self.program.tuned_numbers()
         kept = [n for n, form in free.items() if form != best[n] and form in losses.get(n, {})]
-        sensitive = tuple(dict.fromkeys(tuned[n].choices[0].key for n in kept))
         own, used = self.program.form, {form for found in seconds.values() for form in found}
-        singles = {form: self._laid_out(graph, graph.single(form)) for form in (own, *others) if form in used | {own}}
+        single_forms = {form: graph.single(form) for form in (own, *others) if form in used | {own}}
         choices = [
             OperatorChoice(
                 tuned[number].choices[0].key,
@@ -250,19 +266,55 @@ class _Search:
         ]
         found = LayoutSearch(
             own=own,
-            singles=singles,
-            joint=self._laid_out(graph, best),
+            singles={form: self._laid_out(graph, forms) for form, forms in single_forms.items()},
+            joint=self._measured(graph, best),
             proof=proof,
             operators=seconds,
             choices=choices,
             copies=[(change.key, change_s) for change, change_s in graph.copies(best)],
             left_out=self.left_out,
-            sensitive=sensitive,
+            sensitive=tuple(dict.fromkeys(tuned[n].choices[0].key for n in kept)),
         )
-        for single in dict.fromkeys((own, found.best_single)):
-            if sum(losses.get(n, {}).get(form, 0.0) for n, form in graph.single(single).items()) <= most:
-                offer(singles[single].choices, singles[single].program)
+        for forms in (single_forms[form] for form in dict.fromkeys((own, found.best_single))):
+            if _loss(losses, forms) > self.effort.max_error:
+                continue
+            single = self._measured(graph, forms)
+            if single.agreement is None or single.agreement.error <= self.effort.max_error:
+                offer(single.choices, single.program, single.agreement)
         return found.joint.program, dataclasses.replace(self.tuned, choices=found.joint.choices), found
+
+    def _best(self, graph: LayoutGraph) -> tuple[dict[int, Form], ExactChoice, Losses]:
+        """The choice of least seconds, with the losses that it goes by. Where more is lost than is allowed, as it is
+        measured, losses are taken for as much larger, and it is chosen again."""
+        from chanas.compiler.program import Form
+
+        if self.calibration is None:
+            return (*graph.chosen(), {})
+        most, form = self.effort.max_error, Form.of(self.device)
+        losses = {number: {form: loss} for number, loss in self.calibration.losses.items()}
+        for _ in range(_MOST_CHOICES):
+            best, proof = graph.chosen(losses, most)
+            agreement, expected = self._measured(graph, best).agreement, _loss(losses, best)
+            if agreement is None or agreement.error <= most or not expected:
+                break
+            factor = max(_LEAST_FACTOR, agreement.error / expected)
+            losses = {number: {form: factor * loss for form, loss in own.items()} for number, own in losses.items()}
+        return best, proof, losses
+
+    def _measured(self, graph: LayoutGraph, forms: Mapping[int, Form]) -> LaidOut:
+        """The network in these forms; partly in int8 with its biases corrected, and what it is worth."""
+        from chanas.models.layouts import in_forms
+
+        found, calibration = self._laid_out(graph, forms), self.calibration
+        if calibration is None or not any(operation.numbers is not None for operation in found.program.tuned):
+            return found
+        key = tuple(sorted(forms.items()))
+        if key not in self._agreements:
+            chosen = {key: (choice.workload, choice.point) for key, choice in found.choices.items()}
+            self._agreements[key] = calibration.measured(forms, chosen, self.effort.max_error)
+        shifts, agreement = self._agreements[key]
+        program = in_forms(dataclasses.replace(self.program, shifts=dict(shifts)), forms, self.device)
+        return dataclasses.replace(found, program=program, agreement=agreement)
 
     def _tune(self, form: Form, deadline_s: float) -> None:
         """Tune all operators that have schedules in a form."""

@@ -17,6 +17,7 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
+import chanas.models.calibration.calibrate as calibrate_module
 import chanas.models.calibration.check as checking
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
@@ -106,14 +107,14 @@ def test_operators_in_int8_are_near_float32(tuned: TunedModel) -> None:
 
 
 def test_a_calibration_has_the_best_of_its_methods(tuned: TunedModel) -> None:
-    found = tuned.calibrated
+    found = tuned.calibration
     assert found is not None
     assert found.errors[found.method] == min(found.errors.values()) >= found.error > 0
     assert len(found.errors) == 4
 
 
 def test_operators_share_the_error_of_the_network(tuned: TunedModel) -> None:
-    found = tuned.calibrated
+    found = tuned.calibration
     assert found is not None
     assert sum(found.losses.values()) == pytest.approx(found.error)
     assert all(loss >= 0 for loss in found.losses.values())
@@ -129,6 +130,22 @@ def test_operators_that_lose_too_much_stay_in_float32(place: Path, loaded: Loade
     assert made.layouts is not None
     assert len(made.layouts.sensitive) >= 4
     assert any("in float32 for accuracy" in line for line in made.layouts.lines(made.program))
+
+
+def test_losses_that_were_taken_for_too_small_are_measured_and_chosen_by_again(
+    place: Path, loaded: LoadedModel, pictures: Path, tuned: TunedModel
+) -> None:
+    """A hundredth of each loss is expected, and less is allowed than all operators in int8 lose."""
+    assert tuned.agreement is not None
+    strict = dataclasses.replace(effort(pictures), max_error=tuned.agreement.error / 3)
+    losses = calibrate_module._losses
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LayoutGraph, "of", faster_in_int8(LayoutGraph.of))
+        patch.setattr(calibrate_module, "_losses", lambda *given: {n: x / 100 for n, x in losses(*given).items()})
+        made = loaded.tune(INT8, effort=strict, run=place / "run", progress=False)
+    assert made.agreement is not None
+    assert made.agreement.error <= strict.max_error
+    assert 0 < made.agreement.num_int8 < tuned.agreement.num_int8
 
 
 def faster_in_int8(of: Callable[..., LayoutGraph]) -> Callable[..., LayoutGraph]:
