@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -94,7 +93,7 @@ def predict(
                 remarks.update([picture.remark] if picture.remark else [])
                 for found in ranked:
                     line = f"{file}\t{found.class_name}\t{found.probability:.4f}"
-                    typer.echo(os.fsencode(line))  # names of files may be of any bytes
+                    typer.echo(line)
             bar.update(len(part))
     for remark, number in remarks.items():
         typer.echo(f"{number} of {len(files)} images: {remark}", err=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from PIL import Image
 
 from chanas.bundle.classes import Prediction
 from chanas.bundle.codesign import CoDesign
-from chanas.commands.process import main
+from chanas.commands.process import _Results, main
 
 
 def brightness(images: Sequence[Image.Image], top: int) -> list[list[Prediction]]:
@@ -106,12 +108,14 @@ def test_what_was_done_to_images_is_counted(folder: Path, capfd: pytest.CaptureF
     assert err == "1 of 2 images: transparency laid on white\n"
 
 
-def test_a_name_of_any_bytes_is_printed(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_name_of_any_bytes_is_printed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         os.rename(folder / "a.png", os.fsencode(folder) + b"/\xff.png")
     except OSError:
         pytest.skip("this file system has Unicode names only")
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", _Results(written, "utf-8", "surrogateescape"))
     with pytest.raises(SystemExit) as end:
         main(["predict", "bundle", "new"])
     assert not end.value.code
-    assert b"new/\xff.png\tdark" in capfdbinary.readouterr().out
+    assert b"new/\xff.png\tdark" in written.getvalue()
