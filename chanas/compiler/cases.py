@@ -16,11 +16,20 @@ import numpy.typing as npt
 from chanas.compiler.program import FormChange
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
-from chanas.network.folding import fold_operators, pack_block, packed_parameters, split_tensors
+from chanas.network.folding import (
+    GRIDS,
+    BlockOperator,
+    block_operators,
+    fold_operators,
+    pack_block,
+    packed_parameters,
+    quantise_operators,
+    split_tensors,
+)
 from chanas.operators.epilogues import Epilogue, leaky_slope
 from chanas.operators.layout import PLAIN, Blocks, Layout, input_layout, layout_of
 from chanas.operators.precision import FLOAT32, INT8, Array, Precision, Stored, precision_of
-from chanas.operators.quantised import IDENTITY, Grid, computed, finished, quantised
+from chanas.operators.quantised import IDENTITY, Grid, Quantised, computed, finished, quantised
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
 
@@ -279,8 +288,11 @@ def change_case(change: FormChange) -> ReferenceCase:
 def block_case(block: BlockConfig, target: HardwareTarget) -> ReferenceCase:
     """Random input and weights of a whole block, and PyTorch's answer (batch normalisation folded in ours).
 
-    PyTorch computes in float32 whatever the dtype, on processors from an input that is rounded where ours is.
+    PyTorch computes in float32 whatever the dtype, on processors from an input that is rounded where ours is; in int8
+    the answer is that of an emulation.
     """
+    if target.dtype == INT8.dtype:
+        return _quantised_block_case(block, Blocks(target.vector_lanes))
     operators, layout = device_workloads(block, target), layout_of(target)
     first, precision = operators[0], precision_of(target.dtype)
     x, out, tensors = random_block(block, first.input_precision if target.gpu is None else FLOAT32, target.batch)
@@ -289,6 +301,88 @@ def block_case(block: BlockConfig, target: HardwareTarget) -> ReferenceCase:
     weights = tuple(range(1, 1 + len(parameters)))
     expected = layout.expected(operators[-1], out)
     return ReferenceCase((packed, *parameters), weights, expected, precision.block_tolerance)
+
+
+def _quantised_block_case(block: BlockConfig, layout: Blocks) -> ReferenceCase:
+    """The case of a block in int8: on grids that its values fit on, and what an emulation makes of its input."""
+    x, _, tensors = random_block(block)
+    tensors = {**tensors, GRIDS: network_grids([block], [tensors], x)[0]}
+    operators = quantise_operators(block, tensors)
+    first, last = operators[0], operators[-1]
+    given = x
+    if first.step.workload.input_storage == INT8.storage:
+        assert first.numbers is not None
+        given = first.numbers.input.encode(x)
+    out = quantised_values(operators, given)[-1]
+    parameters = pack_block(block, tensors, layout, INT8.dtype)
+    arguments = (_packed_value(layout, first.step.workload, given, first.numbers), *parameters)
+    zero = last.numbers.output.zero if last.numbers is not None else 0
+    tolerance = _NEXT_NUMBER if first.step.workload.reads_image else FLOAT32.block_tolerance
+    return ReferenceCase(arguments, tuple(range(1, len(arguments))), _packed_numbers(layout, out, zero), tolerance)
+
+
+def _packed_value(layout: Blocks, first: Workload, x: Stored, by: Quantised | None) -> Stored:
+    """What a block's first operator reads as it lies in memory."""
+    if first.reads_image:
+        return PLAIN.pack(x)
+    return _packed_numbers(layout, x, 0 if by is None else by.input.zero)
+
+
+def network_grids(
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array
+) -> list[Array]:
+    """`GRIDS` of each block: the ranges that its values have for some images float32[B, C, R, R], batch normalisation
+    folded. A block's input has the grid of what writes it."""
+    found, x, before = [], images, (float(images.min()), float(images.max()))
+    for block, tensors in zip(blocks, parameters, strict=True):
+        values = float_values(block_operators(block, tensors), x)
+        ends = [before, *((float(value.min()), float(value.max())) for value in values)]
+        grids = [Grid.of_range(*end) for end in ends]
+        found.append(np.array([(grid.step, grid.zero) for grid in grids], np.float32))
+        x, before = values[-1], ends[-1]
+    return found
+
+
+def float_values(operators: Sequence[BlockOperator], x: Array) -> list[Array]:
+    """What each operator of a block gives for maps float32[B, C, S, S], in float32."""
+    values = [x]
+    for operator in operators:
+        values.append(_float_value(operator, [values[read] for read in operator.step.reads]))
+    return values[1:]
+
+
+def _float_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
+    import torch
+
+    workload, (x, *extras) = operator.step.workload, map(torch.from_numpy, given)
+    with torch.inference_mode():
+        if workload.takes_mean:
+            return x.mean((2, 3), keepdim=True).numpy()
+        if workload.scaled:
+            x = x * extras.pop(0)
+        weight, bias = (torch.from_numpy(np.ascontiguousarray(a)) for a in (operator.weight, operator.bias))
+        value = _activated(_convolved(x, weight, bias, workload), workload.epilogue)
+        found: Array = (value + extras.pop(0) if workload.residual else value).numpy()
+    return found
+
+
+def quantised_values(operators: Sequence[BlockOperator], x: Stored) -> list[Stored]:
+    """What each operator of a block in int8 gives, to the bit where it is in int8: numbers uint8, or float32 where that
+    is what it writes."""
+    values: list[Stored] = [x]
+    for operator in operators:
+        values.append(quantised_value(operator, [values[read] for read in operator.step.reads]))
+    return values[1:]
+
+
+def quantised_value(operator: BlockOperator, given: Sequence[Stored]) -> Stored:
+    """The same of one operator, from what it reads."""
+    workload, by = operator.step.workload, operator.numbers
+    if by is None:
+        return _float_value(operator, given)
+    gate = given[1][:, :, 0, 0] if workload.scaled else None
+    residual = given[-1] if workload.residual else None
+    return computed(workload, by, given[0], exact_sums(workload), gate, residual)
 
 
 def network_case(
@@ -306,10 +400,25 @@ def network_case(
         logits: float32[B, classes], PyTorch's answer.
     """
     last = device_workloads(blocks[-1], target)[-1]
+    if target.dtype == INT8.dtype:
+        parameters, logits = _quantised_network(blocks, parameters, images)
     arguments = (PLAIN.pack(images), *packed_parameters(blocks, parameters, target))
     expected = layout_of(target).expected(last, logits)
     tolerance = precision_of(target.dtype).network_tolerance
     return ReferenceCase(arguments, tuple(range(1, len(arguments))), expected, tolerance)
+
+
+def _quantised_network(
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array
+) -> tuple[Sequence[Mapping[str, Array]], Array]:
+    """The parameters of a network in int8, with grids of these images where it has none, and the logits of an emulation."""
+    if not all(GRIDS in tensors for tensors in parameters):
+        grids = network_grids(blocks, parameters, images)
+        parameters = [{**tensors, GRIDS: own} for tensors, own in zip(parameters, grids, strict=True)]
+    value: Stored = images
+    for block, tensors in zip(blocks, parameters, strict=True):
+        value = quantised_values(quantise_operators(block, tensors), value)[-1]
+    return parameters, value.reshape(len(images), -1)
 
 
 def plain_block_case(block: BlockConfig) -> ReferenceCase:

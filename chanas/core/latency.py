@@ -24,7 +24,7 @@ from chanas.files.writing import write_json
 # Tables with predicted rows are of the newer schema; others are written as they always were.
 SCHEMA, PREDICTED_SCHEMA = 1, 2
 _DISAGREES = 0.05
-_ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+_ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
 @dataclass(frozen=True)

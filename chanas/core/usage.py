@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Types of weights and activations by the names that commands have for them."""
-TABLE_DTYPES = {name: dtype for name, dtype in DTYPES.items() if name != "int8"}
-"""Those in which there are blocks of search spaces, and so tables."""
 GPU_DTYPES = {"f32": "float32", "f16": "float16", "tf32": "tf32"}
 """Those that GPUs have kernels for. tf32 is float32 in memory; its products are rounded by tensor cores."""
 

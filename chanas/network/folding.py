@@ -4,18 +4,24 @@ the convolution before it, then packed in the kernels' layout (`chanas.operators
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
-from chanas.operators.layout import Layout, layout_of
-from chanas.operators.precision import Array, Stored
-from chanas.operators.steps import block_workloads
+from chanas.operators.layout import Blocks, Layout, layout_of
+from chanas.operators.precision import INT8, Array, Stored
+from chanas.operators.quantised import IDENTITY, Grid, Quantised, quantised
+from chanas.operators.steps import Step, block_steps, block_workloads
 from chanas.operators.workload import Workload
 
 BN_EPSILON = 1e-5
+GRIDS, SHIFT = "grids", "shift{}"
+"""Names, among a block's parameters, of what numbers in int8 stand for, float32[1 + operators, 2] of steps and zeros: of
+the block's input, and of what each operator writes; and of what is added to the bias of an operator in int8, by its
+number from 1 on, float32[C_out]."""
 
 
 def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -31,13 +37,83 @@ def pack_block(
     """The parameters of a block as its kernel of `dtype` takes them, from PyTorch's by name: packed weights and biases
     in the order of the block's operators, put together as the layout says.
 
-    `tensors` has the names that `chanas.network.static` gives inside one block, such as `depthwise.conv.weight`.
+    `tensors` has the names that `chanas.network.static` gives inside one block, such as `depthwise.conv.weight`, and
+    in int8 `GRIDS`, and `SHIFT` of some operators.
 
     Raises:
         CheckpointError: a parameter is missing.
     """
+    if dtype == INT8.dtype:
+        return layout.together(
+            [part for operator in quantise_operators(block, tensors) for part in operator.pack(layout)]
+        )
     folded = fold_operators(block, tensors, dtype)
     return layout.together([part for operator in folded for part in layout.pack_parameters(*operator)])
+
+
+@dataclass(frozen=True, eq=False)
+class BlockOperator:
+    """An operator of a block with its weights.
+
+    weight, bias  float32[C_out, C_in / groups, k, k] and float32[C_out]; None of one without any
+    numbers       what the whole numbers of one in int8 stand for
+    """
+
+    step: Step
+    weight: Array | None
+    bias: Array | None
+    numbers: Quantised | None = None
+
+    def pack(self, layout: Layout) -> list[Stored]:
+        """Its parameters in a layout."""
+        if self.numbers is not None:
+            assert isinstance(layout, Blocks)
+            return layout.pack_quantised(self.step.workload, self.numbers)
+        if self.weight is None or self.bias is None:
+            return []
+        return layout.pack_parameters(self.step.workload, self.weight, self.bias)
+
+
+def block_operators(block: BlockConfig, tensors: Mapping[str, Array], dtype: str = "float32") -> list[BlockOperator]:
+    """The operators of a block in order, from PyTorch's parameters by name; in int8 without what numbers stand for.
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+    folded = iter(fold_operators(block, tensors, dtype))
+    found = []
+    for step in block_steps(block, dtype):
+        weight, bias = next(folded)[1:] if step.workload.has_weights else (None, None)
+        found.append(
+            BlockOperator(
+                step, None if weight is None else weight.reshape(*weight.shape, *[1] * (4 - weight.ndim)), bias
+            )
+        )
+    return found
+
+
+def quantise_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list[BlockOperator]:
+    """The operators of a block in int8, as `GRIDS` of its parameters says.
+
+    Raises:
+        CheckpointError: a parameter is missing.
+    """
+    if GRIDS not in tensors:
+        raise CheckpointError(f"parameter {GRIDS} of block {block.key} is missing; it was not calibrated for int8")
+    grids = [Grid(float(step), int(zero)) for step, zero in tensors[GRIDS]]
+    found = []
+    for number, operator in enumerate(block_operators(block, tensors, INT8.dtype), 1):
+        workload, reads = operator.step.workload, operator.step.reads
+        numbers = None
+        if workload.is_quantised:
+            given = IDENTITY if workload.reads_image else grids[reads[0]]
+            written = IDENTITY if workload.wide else grids[number]
+            residual = grids[reads[-1]] if workload.residual else IDENTITY
+            bias, shift = operator.bias, tensors.get(SHIFT.format(number))
+            bias = bias if bias is None or shift is None else bias + shift
+            numbers = quantised(workload, operator.weight, bias, given, written, residual)
+        found.append(replace(operator, numbers=numbers))
+    return found
 
 
 def packed_parameters(

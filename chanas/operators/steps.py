@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
-from chanas.operators.precision import INT8
+from chanas.operators.precision import FLOAT32, INT8
 from chanas.operators.workload import Workload, extra_names
 
 INPUT = 0
@@ -59,18 +59,20 @@ class _Writer:
 @functools.lru_cache(maxsize=4096)
 def block_steps(block: BlockConfig, dtype: str = "float32", batch: int = 1) -> tuple[Step, ...]:
     """The operators of a block in order of execution, in `dtype`, for `batch` images; logits are float32 in any dtype.
+    In int8 so are means over a map, and the dense layers that read them.
 
     mbconv: expand (unless the expand ratio is 1), depthwise, [pool, reduce, gate], project.
-
-    Raises:
-        ScheduleError: blocks are not there in int8.
     """
-    if dtype == INT8.dtype:
-        raise ScheduleError("blocks of search spaces are not there in int8; finished networks are: chanas tune")
     steps = _float32_steps(block)
     last = len(steps) - 1 if block.kind == "classifier" and dtype != "float32" else -1
-    typed = (dataclasses.replace(s.workload, dtype=dtype, batch=batch, wide=i == last) for i, s in enumerate(steps))
-    return tuple(Step(workload, step.reads) for workload, step in zip(typed, steps, strict=True))
+
+    def typed(number: int, workload: Workload) -> Workload:
+        if dtype != INT8.dtype:
+            return dataclasses.replace(workload, dtype=dtype, batch=batch, wide=number == last)
+        own = FLOAT32.dtype if workload.input_pixels == 1 else dtype
+        return dataclasses.replace(workload, dtype=own, batch=batch, wide=workload.op == "pool")
+
+    return tuple(Step(typed(number, step.workload), step.reads) for number, step in enumerate(steps))
 
 
 def _float32_steps(block: BlockConfig) -> list[Step]:

@@ -148,8 +148,8 @@ class Mixed:
         for place, means in floats.means.items():
             values = self.values(floats.inputs[place])
             there = {read: values.means(self.became[read]) for read in read_maps(operation)}
-            total += _mean_sums(workload, weight, _input_means(operation, means))
-            total -= _mean_sums(workload, rounded, _input_means(operation, there))
+            total += mean_sums(workload, weight, _input_means(operation, means))
+            total -= mean_sums(workload, rounded, _input_means(operation, there))
         return (total / len(floats.means)).astype(np.float32)
 
     def _operation(self, number: int) -> TunedOperation:
@@ -210,7 +210,7 @@ def _input_means(operation: TunedOperation, means: Mapping[int, Array]) -> Array
     return found[0] if len(found) == 1 else found[0] * found[1]
 
 
-def _mean_sums(workload: Workload, weight: Array, means: Array) -> Array:
+def mean_sums(workload: Workload, weight: Array, means: Array) -> Array:
     """float64[C_out]: sums of products with the means of the inputs, as if maps had no borders."""
     by_input = weight.reshape(*weight.shape[:2], -1).sum(axis=2, dtype=np.float64)
     groups = workload.num_groups

@@ -20,7 +20,7 @@ from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.progress import announce
 from chanas.core.target import GPU_DTYPES, LOCAL_TARGETS, HardwareTarget, differences, in_batches
 from chanas.core.task import Task
-from chanas.core.usage import HERE, TABLE_DTYPES, THIS_MACHINE, Place, Usage
+from chanas.core.usage import DTYPES, HERE, THIS_MACHINE, Place, Usage
 from chanas.devices.gpu_use import GPU_TARGET, check_free
 from chanas.devices.host import load_target, load_used
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
@@ -113,7 +113,7 @@ def _named(usage: Usage) -> HardwareTarget:
     number of cores or its instructions."""
     if usage.place.key is None and usage.device not in LOCAL_TARGETS:
         return load_used(usage)  # raises: it is unknown, or only described
-    dtypes = GPU_DTYPES if usage.device == GPU_TARGET else TABLE_DTYPES
+    dtypes = GPU_DTYPES if usage.device == GPU_TARGET else DTYPES
     if usage.dtype not in dtypes:
         raise TargetError(unknown_name("dtype", usage.dtype, dtypes))
     if usage.threads < 1:
