@@ -212,7 +212,7 @@ def _bench_tuned(
     try:
         with named_wait(f"opening what {network.name} was tuned from"):
             opened = open_origin(network, model)
-    except ModelError as error:
+    except (CheckpointError, ModelError) as error:
         if model is not None:
             raise
         why = f"Only chanas is timed: {error}"
