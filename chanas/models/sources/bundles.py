@@ -19,7 +19,7 @@ from chanas.models.sources.torch_models import opened_program, quiet, weights_di
 from chanas.network.preprocess import Preprocess, preprocess_of
 
 _OF_SHAPE = ("resolution", "columns", "layout")
-"""What `preprocess_of` reads off an input's shape."""
+"""Fields that `preprocess_of` reads off an input's shape."""
 
 
 def open_bundle(source: str | Path, shapes: Shapes) -> OpenedModel:

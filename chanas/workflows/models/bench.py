@@ -50,7 +50,7 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
         ModelError: it is not there, cannot be opened, or is another one than was tuned.
         CheckpointError: the weights of a library's network, or its bundle, are missing or damaged.
     """
-    from chanas.bundle.tuned import LIBRARIES
+    from chanas.bundle.tuned import BUNDLE, LIBRARIES
     from chanas.models.sources.model import IMAGE, sha256_of
     from chanas.models.sources.opening import open_model
 
@@ -69,6 +69,8 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
     if path.is_file() and sha256_of(path) != origin["sha256"]:
         raise other
     shapes = {IMAGE if of_library else entry["name"]: tuple(entry["shape"]) for entry in inputs}
+    if origin["kind"] == BUNDLE:  # it has one shape
+        shapes = {}
     weights = origin.get("weights") if of_library and model is None else None
     opened = open_model(source, shapes, None if weights is None else Path(weights))
     if any(opened.origin.get(fact) != origin.get(fact) for fact in ("sha256", "architecture")):

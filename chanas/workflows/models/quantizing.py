@@ -52,12 +52,15 @@ class Judgement:
     """A network in int8 beside the bundle that it was made from.
 
     calibration  what it was calibrated with, in words
+    num_int8     operators in int8, of `num_operators` that are tuned
     accuracies   on the splits of the run that have images; none where these are not known: `why_none`
     bundle_s, int8_s  median seconds of the bundle's module and of the network, in turns; None where the bundle has no
                  module for as many threads of this machine
     """
 
     calibration: str
+    num_int8: int
+    num_operators: int
     accuracies: tuple[SplitAccuracy, ...] = ()
     why_none: str = ""
     bundle_s: float | None = None
@@ -65,7 +68,9 @@ class Judgement:
 
     def lines(self) -> Iterator[str]:
         """The judgement for people."""
-        yield f"calibrated {self.calibration}"
+        yield f"calibrated {self.calibration}; {self.num_int8} of {self.num_operators} operators in int8"
+        if not self.num_int8:
+            yield "warning    of what was tried, no operator makes the network faster in int8: it is in float32"
         for found in self.accuracies:
             yield (
                 f"accuracy   {found.split} top-1 {found.top1_float32:.2%} in float32, {found.top1_int8:.2%} in int8, "
@@ -142,7 +147,9 @@ def quantize(
         with named_wait("compiling the whole network, comparing and timing it", progress):
             built = tuned.build()
         saved = built.save(folder)
-        network, judgement = saved.open(), Judgement(words, why_none=why_none)
+        operators = [operation.numbers is not None for operation in built.tuned.program.tuned]
+        judgement = Judgement(words, sum(operators), len(operators), why_none=why_none)
+        network = saved.open()
         if data is not None:
             with named_wait(f"classifying the images of {' and '.join(JUDGED)}", progress):
                 accuracies = tuple(_accuracies(data, bundle, network))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,15 +27,18 @@ from chanas.errors import CheckpointError, DataError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
 from chanas.measuring.worker.compiler import Compiler
+from chanas.prescheduler.layouts import LayoutGraph
 from chanas.supernet.data.images import ImageData, export_images
 from chanas.supernet.training.evaluate import SupernetEvaluator
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.train import train_supernet
+from chanas.workflows.models import chain
 from chanas.workflows.models.bench import open_origin
 from chanas.workflows.models.chain import LoadedModel, TunedModel
 from chanas.workflows.models.quantizing import Judgement, Quantized, SplitAccuracy, quantize, run_of
 
 from ...bundle.test_codesign import HOST, edit, make_bundle
+from .test_calibration import in_int8
 
 needs_int8 = pytest.mark.skipif("avx2" not in host_processor().used_flags, reason="int8 needs AVX2")
 QUICK = NetworkEffort(trials=0)
@@ -94,7 +98,12 @@ def given(run: RunDirectory) -> Iterator[list[Any]]:
 
 @pytest.fixture(scope="module")
 def quantized(run: RunDirectory, given: list[Any]) -> Quantized:
-    return quantize(run.root, effort=QUICK, progress=False)
+    """The network with all operators in int8 that can be, whatever their time is."""
+    with pytest.MonkeyPatch.context() as patch:
+        chosen = LayoutGraph.chosen
+        patch.setattr(LayoutGraph, "chosen", lambda graph, *_limits: (in_int8(graph), chosen(graph)[1]))
+        patch.setattr(chain, "_is_faster", lambda *_: False)  # the one in float32, which was built first
+        return quantize(run.root, effort=NetworkEffort(trials=1), progress=False)
 
 
 @needs_int8
@@ -104,6 +113,7 @@ def test_the_result_lies_in_the_run_as_tune_leaves_it(run: RunDirectory, quantiz
     assert (network.target.dtype, network.remark) == ("int8", "")
     assert network.document["class_names"] == [str(digit) for digit in range(10)]
     assert network.document["int8"]["num_inputs"] == 300
+    assert quantized.judgement.num_int8 > quantized.judgement.num_operators // 2
     assert run.records.is_file()
 
 
@@ -165,16 +175,17 @@ def test_a_folder_of_pictures_calibrates_what_lies_in_no_run(
     arguments = ["quantize", "bundle", "--images", "pictures", "--effort", "none", "--out", "made"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "calibrated with pictures of pictures\n" in result.output
+    assert re.search(r"calibrated with pictures of pictures; 0 of \d+ operators in int8\n", result.output)
+    assert "warning    of what was tried, no operator makes the network faster in int8" in result.output
     assert "accuracy   not known: bundle bundle lies in no run whose images would be known\n" in result.output
     assert "beside     the bundle's module " in result.output
     assert json.loads((tmp_path / "made" / DOCUMENT).read_text())["quantized"]["accuracies"] == []
 
 
 def test_lines_tell_what_is_known() -> None:
-    known = Judgement("with 8 pictures", (SplitAccuracy("test", 360, 0.9722, 0.97),), "", 3e-4, 2e-4)
+    known = Judgement("with 8 pictures", 3, 5, (SplitAccuracy("test", 360, 0.9722, 0.97),), "", 3e-4, 2e-4)
     assert list(known.lines()) == [
-        "calibrated with 8 pictures",
+        "calibrated with 8 pictures; 3 of 5 operators in int8",
         "accuracy   test top-1 97.22% in float32, 97.00% in int8, of 360 images",
         "beside     the bundle's module 300 us, int8 200 us: 1.50x as fast, in turns",
     ]
