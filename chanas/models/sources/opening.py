@@ -70,8 +70,9 @@ def library_of(source: str | Path) -> str | None:
 def is_searched(source: str | Path) -> bool:
     """True of what a stage of a run, or `chanas tune`, has left; where it is no bundle, `bundle_at` says why."""
     run = RunDirectory(source)
-    files = (document.DOCUMENT, tuned.DOCUMENT)
-    return run.is_begun or any((folder / name).is_file() for folder in (run.root, run.bundle) for name in files)
+    documents = (folder / document.DOCUMENT for folder in (run.root, run.bundle))
+    left = (*documents, run.root / tuned.DOCUMENT, run.bundles, run.records, run.supernet / "checkpoint.json")
+    return any(place.exists() for place in left)
 
 
 def check_library(source: str | Path) -> None:

@@ -20,6 +20,7 @@ from chanas.bundle.tuned import BUNDLE, RANDOM_WEIGHTS, remark_of
 from chanas.core.arch import SearchSpace
 from chanas.errors import ChanasError, CheckpointError, ConfigError, ModelError
 from chanas.files.run import RunDirectory
+from chanas.files.writing import write_json
 from chanas.measuring.worker.compiler import Compiler
 from chanas.models.importing import import_network
 from chanas.models.sources.model import OpenedModel
@@ -154,7 +155,7 @@ def test_a_damaged_bundle_is_one_line(copy: Path) -> None:
 
 def test_folders_without_a_bundle_say_what_makes_one(tuned_folder: Path, tmp_path: Path) -> None:
     begun = RunDirectory(tmp_path / "begun")
-    begun.supernet.mkdir(parents=True)
+    write_json(begun.supernet / "checkpoint.json", {})
     with pytest.raises(CheckpointError, match="has no bundle yet; `chanas search"):
         open_model(begun.root)
     with pytest.raises(CheckpointError, match="is a network that `chanas tune` made, no bundle"):
