@@ -167,7 +167,7 @@ def run_of(bundle: Path) -> RunDirectory | None:
     """The run that a bundle lies in; None of one that lies elsewhere."""
     parent = bundle.parent if bundle.parent.name else bundle.absolute().parent
     run = RunDirectory(parent.parent if parent.name == "bundles" else parent)
-    return run if run.is_begun else None
+    return run if run.records.exists() or (run.supernet / "checkpoint.json").exists() else None
 
 
 def _data_of(bundle: CoDesign, run: RunDirectory | None) -> ImageData:

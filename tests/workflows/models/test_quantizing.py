@@ -240,6 +240,8 @@ def test_random_weights_are_not_made_int8(elsewhere: Path) -> None:
 def test_a_bundle_lies_in_the_run_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory(tmp_path / "run")
     write_json(run.bundles / "2ms" / "codesign.json", {})
+    assert run_of(run.bundles / "2ms") is None
+    write_json(run.supernet / "checkpoint.json", {})
     assert run_of(run.bundle) == run_of(run.bundles / "2ms") == run
     assert run_of(tmp_path / "elsewhere" / "2ms") is None
     monkeypatch.chdir(run.bundles)
