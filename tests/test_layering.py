@@ -27,6 +27,7 @@ TORCH_ANYWHERE = (
     "compiler/cases.py",
     "prescheduler/tables/eager.py",
     "prescheduler/tuning/offline/networks.py",
+    "models/sources/bundles.py",
     "models/sources/libraries.py",
     "models/sources/reference_operators.py",
     "models/sources/torch_models.py",

@@ -36,14 +36,16 @@ _OLDER = (1,)
 DOCUMENT, WEIGHTS, MODULE, SOURCE = "tuned.json", "weights.safetensors", "module.so", "module.json"
 LIBRARIES = ("torchvision", "timm")
 """Kinds of networks that a library makes by name."""
+BUNDLE = "bundle"
+"""The kind of networks that a search has found."""
 RANDOM_WEIGHTS = "random weights: for timing only"
-"""The remark on networks of torchvision's, wherever they go: their outputs mean nothing."""
+"""The remark on networks that were never trained, wherever they go: their outputs mean nothing."""
 _NUM_WARM_UP = 3
 
 
 def remark_of(origin: Mapping[str, str]) -> str:
     """The remark for users of a network of that origin; empty without one."""
-    is_random = origin.get("kind") in LIBRARIES and not origin.get("weights")
+    is_random = origin.get("kind") in (*LIBRARIES, BUNDLE) and not origin.get("weights")
     return "; ".join(filter(None, (RANDOM_WEIGHTS if is_random else "", origin.get("part", ""))))
 
 

@@ -211,7 +211,7 @@ def _bench_tuned(
     try:
         with named_wait(f"opening what {network.name} was tuned from"):
             opened = open_origin(network, model)
-    except ModelError as error:
+    except (CheckpointError, ModelError) as error:
         if model is not None:
             raise
         why = f"Only chanas is timed: {error}"
@@ -313,7 +313,10 @@ def _export_file(source: Path, out: Path, target: str | None, kind: str, batch: 
     if kind not in FORMATS:
         raise ConfigError(unknown_name("format", kind, ("c", *FORMATS)))
     if holds_tuned(source):
-        raise ConfigError(f"{source} was tuned from a file, which other runtimes read; it is exported with --format c")
+        raise ConfigError(
+            f"{source} was tuned from a file, which other runtimes read, or from a bundle, of which `chanas export` "
+            "makes one; it is itself exported with --format c"
+        )
     is_there = out.exists()
     with device_lock(), named_wait(f"writing {out}, and comparing it with PyTorch"):
         file = export_file(source, out, kind, target, batch)

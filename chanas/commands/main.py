@@ -75,6 +75,7 @@ app.command(short_help="Train one sub-network further.")(supernet_commands.finet
 app.command("eval", short_help="Print the accuracy of sub-networks with inherited weights.")(supernet_commands.evaluate)
 app.command(short_help="Tune every block and fill the latency table.")(prescheduler_commands.prescheduler)
 app.command(short_help="Tune a finished network: ONNX, torch.export, torchvision.")(prescheduler_commands.tune)
+app.command(short_help="Make a searched network int8, and judge it.")(prescheduler_commands.quantize)
 app.command(short_help="Find and prove the best network inside the budget.")(search_commands.search)
 app.command(short_help="Measure what tuned schedules are worth to a search.")(search_commands.ablate)
 app.command()(bundle_commands.predict)

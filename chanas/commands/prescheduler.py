@@ -1,4 +1,4 @@
-"""`chanas prescheduler`."""
+"""`chanas prescheduler`, `chanas tune` and `chanas quantize`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,10 @@ def tune(
     context: typer.Context,
     model: Annotated[
         str | None,
-        typer.Argument(help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed)."),
+        typer.Argument(
+            help="FILE.onnx, FILE.pt2 (torch.export), torchvision:NAME or timm:NAME (where installed), or a bundle or "
+            "a run that has one."
+        ),
     ] = None,
     trials: Annotated[
         int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
@@ -271,6 +274,45 @@ def tune(
     _say_tuned(built, saved, places)
     alone = [f"timed alone, with cold weights, as they cannot be timed in place: {why_none}"] if why_none else []
     typer.echo("operators  " + "\n".join([*alone, *expensive_lines(rows, saved.folder)]))
+
+
+def quantize(
+    context: typer.Context,
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or a run that has one.")],
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            metavar="<path>",
+            help="A folder of pictures to calibrate with, of which 300 are used; by default train images of the run.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the result; by default RUN/NAME-int8, NAME being the bundle's.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Schedule points per operator on average, kept ones included; 32 by default.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="End the tuning after so many minutes instead, with opening and comparing.")
+    ] = None,
+    max_error: Annotated[
+        float, typer.Option(help="Squared error of the outputs, as a part of their squares, at most.")
+    ] = 0.01,
+    threads: Threads = 1,
+    effort_name: Preset = None,
+    config: Config = None,
+    show_config: ShowConfig = False,
+    seed: Seed = 0,
+) -> None:
+    """Make a searched network int8 where that is faster, in a folder as tune leaves it, and print its accuracy in
+    float32 and in int8."""
+    from chanas import workflows
+
+    effort = effort_of(context, NetworkEffort)
+    found = workflows.quantize(bundle, images=images, out=out, threads=threads, effort=effort)
+    _say_tuned(found.built, found.saved, _timed_operators(found.saved)[0])
+    typer.echo("\n".join(found.judgement.lines()))
 
 
 def _tune_operator(

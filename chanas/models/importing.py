@@ -35,7 +35,7 @@ from chanas.models.reading.reader import read_graph
 from chanas.models.sources.model import OpenedModel, Shapes
 from chanas.models.sources.onnx_files import parse_onnx, tensors_of
 from chanas.models.sources.onnx_models import OpenShapeError
-from chanas.models.sources.opening import PROGRAM, library_of, open_model
+from chanas.models.sources.opening import PROGRAM, is_searched, library_of, open_model
 
 _COMMAND = ("-m", "chanas.models.importing")
 _TIMEOUT_S = 600.0
@@ -72,8 +72,9 @@ def import_network(
 
     Raises:
         ModelError: as these say, or it takes too much memory or time, or ends the process that opens it.
+        CheckpointError: as `open_model` says.
     """
-    if library_of(source) is not None or weights is not None:
+    if library_of(source) is not None or weights is not None or is_searched(source):  # no stranger's file
         return open_model(source, shapes, weights)
     with scratch_folder() as scratch, ThreadPoolExecutor(1) as meanwhile:
         request = OpenNetwork(source=str(source), shapes=shapes or {}, exported=scratch / "exported.onnx")

@@ -87,6 +87,10 @@ def _answer(data: TunedData) -> str:
     tried = [operator["trials"] for operator in operators if operator.get("trials") is not None]
     if tried:
         tiles.append(tile(str(sum(tried)), "trials of these operators, kept ones included"))
+    for found in dicts(network, "quantized", "accuracies"):
+        before = percent(real(found, "top1_float32"), 2)
+        told = f"top-1 of {found.get('num_images')} {found.get('split')} images, {before} in float32"
+        tiles.append(tile(percent(real(found, "top1_int8"), 2), told))
     remark = paragraph(str(network["remark"])) if network.get("remark") else ""
     return (
         f"<h1>{escape(str(network['name']))}: the tuned network and how fast it runs</h1>"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chanas.workflows.digits import demo as demo
+    from chanas.workflows.models.quantizing import quantize as quantize
     from chanas.workflows.models.reporting import report_tuned as report_tuned
     from chanas.workflows.searching.ablation import ablate as ablate
     from chanas.workflows.searching.front import search_front as search_front
@@ -38,6 +39,7 @@ _MODULES = {
     "plan_supernet": "stages.training",
     "plan_table": "stages.tuning",
     "preschedule": "stages.tuning",
+    "quantize": "models.quantizing",
     "report": "stages.reporting",
     "report_tuned": "models.reporting",
     "search": "searching.search",

@@ -51,10 +51,12 @@ def make_bundle(
     target: HardwareTarget,
     compiler: Compiler,
     architecture: Architecture | None = None,
+    **facts: Any,
 ) -> Path:
-    """A compiled network of random weights and schedules, in a bundle; by default the smallest."""
+    """A compiled network of random weights and schedules, in a bundle; by default the smallest. `facts` are entries of
+    its document."""
     architecture = architecture or tiny_space.smallest
-    blocks = architecture.blocks(tiny_space, len(CLASSES))
+    blocks = architecture.blocks(tiny_space, len(facts.get("class_names", CLASSES)))
     job, points = (
         network_job(blocks, folder / "network.so"),
         block_points(random_lut(tiny_space, blocks, target), blocks),
@@ -70,6 +72,7 @@ def make_bundle(
         "class_names": list(CLASSES),
         "preprocess": preprocess.to_json(),
         "hashes": {"lut": "0123456789abcdef"},
+        **facts,
     }
     write_bundle(folder / "bundle", document, tensors, [job.library])
     return folder / "bundle"

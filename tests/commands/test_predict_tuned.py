@@ -13,6 +13,10 @@ from torch import nn
 from torchvision import transforms
 
 from chanas.commands.process import main
+from chanas.core.arch import SearchSpace
+from chanas.measuring.worker.compiler import Compiler
+
+from ..bundle.test_codesign import HOST, make_bundle
 
 PICTURES = [Path(sklearn.__file__).parent / "datasets" / "images" / name for name in ("china.jpg", "flower.jpg")]
 NAMES = [f"class {letter}" for letter in "abcdefgh"]
@@ -76,6 +80,19 @@ def test_the_five_likeliest_classes_are_those_of_the_framework(place: Path, capf
     assert [row[:2] for row in told(out)] == [row[:2] for row in wanted]
     assert [row[2] for row in told(out)] == pytest.approx([row[2] for row in wanted], abs=1e-4)
     assert len({row[1] for row in told(out)}) >= 5
+
+
+def test_a_bundle_that_was_tuned_classifies_as_it_does(
+    tiny_space: SearchSpace, compiler: Compiler, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bundle, folder = make_bundle(tiny_space, tmp_path, HOST, compiler), str(tmp_path / "tuned")
+    code, out, _ = run(capfd, "tune", str(bundle), "--effort", "none", "--out", folder, "--run", str(tmp_path / "run"))
+    assert (code, out[0].split("; ")[0]) == (0, "pictures   prepared as the bundle says")
+    _, wanted, _ = run(capfd, "predict", str(bundle), *map(str, PICTURES), "--top", "5")
+    code, out, err = run(capfd, "predict", folder, *map(str, PICTURES), "--top", "5")
+    assert (code, err) == (0, "")
+    assert [row[:2] for row in told(out)] == [row[:2] for row in told(wanted)]
+    assert [row[2] for row in told(out)] == pytest.approx([row[2] for row in told(wanted)], abs=2e-4)
 
 
 def test_what_tune_kept_may_be_said_otherwise(place: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -76,6 +76,12 @@ def test_a_page_has_the_times_the_table_the_curves_and_the_spaces(tmp_path: Path
     assert (tmp_path / "report.html").is_file()
 
 
+def test_a_page_has_what_int8_costs_in_accuracy(tmp_path: Path) -> None:
+    found = {"split": "test", "num_images": 360, "top1_float32": 0.9722, "top1_int8": 0.97}
+    told = page(tmp_path, TunedData(document(quantized={"accuracies": [found]}))).text
+    assert "97.00 % top-1 of 360 test images, 97.22 % in float32" in told
+
+
 def test_without_records_there_is_the_table_and_a_line_that_says_why(tmp_path: Path) -> None:
     found = page(tmp_path, TunedData(document(knobs=None), notes=["the records are <gone>"]))
     assert found.figures == ["operators"]

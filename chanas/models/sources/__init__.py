@@ -1,1 +1,1 @@
-"""Sources of finished networks: ONNX files, programs of torch.export, torchvision."""
+"""Sources of finished networks: ONNX files, programs of torch.export, torchvision, bundles."""

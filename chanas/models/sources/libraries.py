@@ -6,7 +6,6 @@ on numbers. So those of one stage alone can be.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from chanas.errors import CheckpointError, ModelError, describe, unknown_name
 from chanas.models.sources.model import IMAGE, OpenedModel, Shapes
-from chanas.models.sources.torch_models import fill_zeros, opened_program, quiet, take_statistics
+from chanas.models.sources.torch_models import fill_zeros, opened_program, quiet, take_statistics, weights_digest
 from chanas.network.state_dicts import checked_tensor, describe_differences, differences, read_tensors
 
 _SIZE = 224
@@ -117,7 +116,7 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
     origin = {
         "kind": library,
         "name": name,
-        "sha256": _digest(network),
+        "sha256": weights_digest(network),
         "torch": torch.__version__,
         library: str(importlib.import_module(library).__version__),
     }
@@ -128,13 +127,6 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
     if found.is_detector:
         origin["part"] = "up to the maps that it predicts"
     return MadeNetwork(network, shape, pictures, origin)
-
-
-def _digest(network: nn.Module) -> str:
-    weights = hashlib.sha256()
-    for value in network.state_dict().values():
-        weights.update(value.numpy().tobytes())
-    return weights.hexdigest()
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class OpenedModel:
     shapes     of inputs by their names, as they were given to open it
     outputs    names of the outputs, in order; empty: numbered
     pictures   how its weights want pictures prepared, as far as that is known: changes for `preprocess_of`
+    class_names  of its classes, where they are known
     """
 
     name: str
@@ -71,6 +72,7 @@ class OpenedModel:
     shapes: Shapes = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     pictures: Mapping[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
 
     def output_name(self, index: int) -> str:
         """The network's name of an output, or `output0`."""

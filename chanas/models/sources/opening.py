@@ -1,4 +1,5 @@
-"""Finished networks as users bring them: an ONNX file, a program of `torch.export`, or a network of a library.
+"""Finished networks as users bring them: an ONNX file, a program of `torch.export`, a network of a library, or one that
+a search has found.
 
 Each becomes an ONNX model with its weights inside, and keeps a way to ask the framework that it came from for the right
 answer. Pickles are refused before anything of them is read.
@@ -11,12 +12,17 @@ import importlib.util
 import zipfile
 from pathlib import Path
 
+from chanas.bundle import document, tuned
 from chanas.bundle.tuned import LIBRARIES
 from chanas.errors import ModelError
+from chanas.files.run import RunDirectory
 from chanas.models.sources.model import OpenedModel, Shapes, check_fits
 
 PROGRAM = ".pt2"
-KNOWN = f"FILE.onnx, FILE.pt2 (torch.export), {' or '.join(f'{library}:NAME' for library in LIBRARIES)}"
+KNOWN = (
+    f"FILE.onnx, FILE.pt2 (torch.export), {', '.join(f'{library}:NAME' for library in LIBRARIES)}, or the folder of a "
+    "bundle or run"
+)
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 _KERAS = 'load it with Keras 3 and write it with model.export("FILE.onnx", format="onnx")'
 _WAYS = {
@@ -38,7 +44,7 @@ _SAVED_MODEL = "saved_model.pb"
 def open_model(
     source: str | Path, shapes: Shapes | None = None, weights: Path | None = None, exported: Path | None = None
 ) -> OpenedModel:
-    """Open a network by its file, by `torchvision:NAME` or `timm:NAME`.
+    """Open a network by its file, by `torchvision:NAME` or `timm:NAME`, or by the folder of its bundle or run.
 
     Args:
         shapes: of inputs by their names, for those that the file leaves open; of a library's network, `image`.
@@ -47,17 +53,26 @@ def open_model(
 
     Raises:
         ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there.
-        CheckpointError: the weights are missing, damaged, or those of another network.
+        CheckpointError: the weights are missing, damaged, or those of another network; or the run has no bundle, or a
+            damaged one.
     """
     shapes = shapes or {}
     opened = _opened(source, shapes, weights, exported)
-    return dataclasses.replace(opened, origin={**opened.origin, "source": str(source)}, shapes=shapes)
+    return dataclasses.replace(opened, origin={"source": str(source), **opened.origin}, shapes=shapes)
 
 
 def library_of(source: str | Path) -> str | None:
     """The library that makes a network of that name; None of a file."""
     library, colon, _ = str(source).partition(":")
     return library if colon and library in LIBRARIES else None
+
+
+def is_searched(source: str | Path) -> bool:
+    """True of what a stage of a run, or `chanas tune`, has left; where it is no bundle, `bundle_at` says why."""
+    run = RunDirectory(source)
+    documents = (folder / document.DOCUMENT for folder in (run.root, run.bundle))
+    left = (*documents, run.root / tuned.DOCUMENT, run.bundles, run.records, run.supernet / "checkpoint.json")
+    return any(place.exists() for place in left)
 
 
 def check_library(source: str | Path) -> None:
@@ -80,6 +95,10 @@ def _opened(source: str | Path, shapes: Shapes, weights: Path | None, exported: 
         return open_library_network(library, str(source).removeprefix(f"{library}:"), shapes, weights)
     if weights is not None:
         raise ModelError(f"{source} has weights of its own; --weights is for {' and '.join(LIBRARIES)}:NAME")
+    if is_searched(source):
+        from chanas.models.sources.bundles import open_bundle
+
+        return open_bundle(source, shapes)
     path = Path(source)
     check_kind(path)
     if not path.is_file():

@@ -5,6 +5,7 @@ PyTorch's own exporter makes ONNX models of them; PyTorch itself gives the answe
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import logging
 import math
@@ -25,6 +26,14 @@ from chanas.models.sources.program_archive import copy_program
 
 _OPSET = 20
 _ALMOST_ZERO = 1e-4  # scales of residual branches begin as 1e-4 (EfficientFormer), 1e-5 (CaiT) or 1e-6 (ConvNeXt)
+
+
+def weights_digest(network: Any) -> str:
+    """The SHA-256 of a network's weights, in order."""
+    weights = hashlib.sha256()
+    for value in network.state_dict().values():
+        weights.update(value.numpy().tobytes())
+    return weights.hexdigest()
 
 
 def fill_zeros(network: Any) -> None:

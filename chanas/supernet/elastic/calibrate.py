@@ -3,7 +3,7 @@ or deployed gets its own from training images (Yu & Huang, 2019; once-for-all us
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,6 @@ def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
 
 
 @torch.no_grad()
-def num_correct(network: nn.Module, images_nchw: Tensor, labels: Tensor) -> int:
+def num_correct(network: Callable[[Tensor], Tensor], images_nchw: Tensor, labels: Tensor) -> int:
     """Count the images float[N, 3, R, R] whose largest logit is that of their class in int64[N]."""
     return int((network(images_nchw).argmax(1) == labels).sum())

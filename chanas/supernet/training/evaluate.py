@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -89,14 +89,15 @@ def calibrated_subnet(
 
 
 def top1(
-    network: StaticNetwork,
+    network: Callable[[Tensor], Tensor],
     resolution: int,
     images: EvaluationImages,
     split: str,
     max_images: int | None,
     world: World = World(),  # noqa: B008 (frozen)
 ) -> float:
-    """Share in [0, 1] of images of `split` whose class gets the largest logit; each rank takes its part of them."""
+    """Share in [0, 1] of images of `split` whose class gets the largest logit, of a network or of any function from
+    images float[n, 3, R, R]; each rank takes its part of them."""
     correct = total = 0
     for x_nchw, labels in images.batches(split, resolution, max_images, (world.rank, world.size)):
         correct += num_correct(network, x_nchw, labels)

@@ -48,8 +48,9 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
 
     Raises:
         ModelError: it is not there, cannot be opened, or is another one than was tuned.
+        CheckpointError: the weights of a library's network, or its bundle, are missing or damaged.
     """
-    from chanas.bundle.tuned import LIBRARIES
+    from chanas.bundle.tuned import BUNDLE, LIBRARIES
     from chanas.models.sources.model import IMAGE, sha256_of
     from chanas.models.sources.opening import open_model
 
@@ -59,7 +60,7 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
     if source is None:
         raise ModelError(f"{network.folder} does not say where {origin['name']} lay; give it as --model FILE")
     path = Path(source)
-    if model is None and not of_library and not path.is_file():
+    if model is None and not of_library and not path.exists():
         raise ModelError(f"{path}, which {network.folder} was tuned from, is not there; give it as --model FILE")
     other = ModelError(
         f"{source} is not the network that {network.folder} was tuned from, or gives other weights here (expected "
@@ -68,9 +69,11 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
     if path.is_file() and sha256_of(path) != origin["sha256"]:
         raise other
     shapes = {IMAGE if of_library else entry["name"]: tuple(entry["shape"]) for entry in inputs}
-    weights = origin.get("weights") if model is None else None
+    if origin["kind"] == BUNDLE:  # it has one shape
+        shapes = {}
+    weights = origin.get("weights") if of_library and model is None else None
     opened = open_model(source, shapes, None if weights is None else Path(weights))
-    if opened.origin["sha256"] != origin["sha256"]:
+    if any(opened.origin.get(fact) != origin.get(fact) for fact in ("sha256", "architecture")):
         raise other
     return opened
 

@@ -15,7 +15,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from chanas.prescheduler.session import Session
     from chanas.workflows.models.layouts import LayoutSearch
 
+    Given = Sequence[Sequence[Array]]
+
 DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
 
 
@@ -59,7 +61,7 @@ class Model:
     def load(
         source: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, weights: Path | None = None
     ) -> LoadedModel:
-        """Open a network: an ONNX file, a program of `torch.export` (.pt2), `torchvision:NAME` or `timm:NAME`.
+        """Open a network: an ONNX file, a program of `torch.export` (.pt2), `torchvision:NAME`, `timm:NAME`, a bundle.
 
         Args:
             shapes: of inputs by their names, where the file leaves them open.
@@ -68,7 +70,7 @@ class Model:
         Raises:
             ModelError: it is missing, damaged, a pickle, too large, has open shapes, or operators that are not there;
                 or opening it takes too much memory or time, or ends the process that does it.
-            CheckpointError: the weights are missing, damaged, or those of another network.
+            CheckpointError: the weights are missing, damaged, or those of another network; or a run has no bundle.
         """
         from chanas.models.folding import simplify
         from chanas.models.importing import import_network
@@ -110,7 +112,7 @@ class LoadedModel:
 
     def for_pictures(self, changes: Mapping[str, Any], labels: Path | None = None) -> LoadedModel:
         """The network with what `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`; as is
-        known of the weights, where no preset is named), and the names of classes.
+        known of the weights, where no preset is named), and the names of classes (by default a bundle's own).
 
         Raises:
             ConfigError: the network is no classifier of pictures, or the labels do not fit.
@@ -125,10 +127,8 @@ class LoadedModel:
         outputs = [{"shape": node.shape, "dtype": node.dtype} for node in nodes if node is not None]
         num = num_classes(self.name, inputs, outputs)
         preprocess = preprocess_of(self.graph.inputs[0].shape, changes)
-        pictures = {
-            "preprocess": preprocess.to_json() if changes else None,
-            "class_names": None if labels is None else read_labels(labels, num, self.name),
-        }
+        names = list(self.opened.class_names) if labels is None else read_labels(labels, num, self.name)
+        pictures = {"preprocess": preprocess.to_json() if changes else None, "class_names": names or None}
         return dataclasses.replace(self, pictures=pictures)
 
     def plan(
@@ -161,6 +161,7 @@ class LoadedModel:
         target: Usage | str = HERE,
         trials: int | None = None,
         *,
+        calibration: Given | None = None,
         effort: NetworkEffort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
         progress: bool = True,
@@ -177,6 +178,7 @@ class LoadedModel:
         Args:
             target: the processor and how it is used; the name of a device stands for one thread of it.
             trials: schedule points per operator on average, instead of those of `effort`.
+            calibration: inputs to calibrate int8 with, instead of the pictures of `effort.calibration`.
             folder: where the best so far is saved; by default it is not.
             hold: gets hold of the device, here and in `build`; by default `timing_device`.
             no_tuning: make no trials; it is an error where an operator has no record of any that works.
@@ -222,7 +224,7 @@ class LoadedModel:
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
             own = _own_target(hardware, effort)
-            inputs = self._calibration(hardware, effort, is_here=open_pool is None)
+            inputs = self._calibration(hardware, effort, calibration, is_here=open_pool is None)
             prior = functools.cache(lambda device: open_prior(effort.warm_start, place, device))
             warm_start = prior(own)  # what is wrong with the name shows now
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
@@ -275,7 +277,7 @@ class LoadedModel:
             made = dataclasses.replace(made, calibration=found, agreement=agreement)
             return dataclasses.replace(made, best=best.built, told=best.told)
 
-    def _calibration(self, target: HardwareTarget, effort: NetworkEffort, is_here: bool) -> list[list[Array]]:
+    def _calibration(self, target: HardwareTarget, effort: NetworkEffort, given: Given | None, is_here: bool) -> Given:
         """The inputs that a network in int8 is calibrated with; none in another dtype.
 
         Raises:
@@ -283,14 +285,14 @@ class LoadedModel:
         """
         from chanas.workflows.models.calibration import read_pictures
 
-        if (target.dtype == "int8") != (effort.calibration is not None):
+        if (target.dtype == "int8") != (effort.calibration is not None or given is not None):
             raise ConfigError(
                 "--dtype int8 and --calibration FOLDER go together: pictures say what its numbers stand for"
             )
-        if effort.calibration is None:
-            return []
-        if not is_here:
+        if target.dtype == "int8" and not is_here:
             raise TargetError("networks are calibrated on this machine; leave out --rpc with --dtype int8")
+        if given is not None or effort.calibration is None:
+            return given or ()
         folder = Path(effort.calibration)
         return read_pictures(folder, self.graph, self.pictures["preprocess"], self.name)
 

@@ -292,7 +292,8 @@ def export_file(
         max_error = _compare(form, found, batch, file)
         own_s, file_s, why_not = None, None, _why_not_timed(form, found.bundle, batch)
         if not why_not and found.bundle is not None:
-            own_s, file_s = time_beside(found.bundle, form, file)
+            threads = found.bundle.target.num_threads
+            own_s, file_s = time_beside(found.bundle, lambda image: form.run(Subject(None, file, [image], threads)))
         with replacing(out) as temporary:
             shutil.copyfile(file, temporary)
     return NetworkFile(out, found.key, form.runtime, max_error, own_s, file_s, why_not)
@@ -334,8 +335,8 @@ def _why_not_timed(form: Format, bundle: CoDesign | None, batch: int | None) -> 
     return "" if bundle.runs_here else f"the bundle's module is for {bundle.target.device}"
 
 
-def time_beside(bundle: CoDesign, form: Format, file: Path) -> tuple[float, float]:
-    """Median seconds of the bundle's module and of a file for the same image, in turns, on as many threads."""
+def time_beside(bundle: CoDesign, make: Callable[[Any], Call]) -> tuple[float, float]:
+    """Median seconds of the bundle's module and of what `make` gives for the same image: in turns, on equal threads."""
     import torch
 
     from chanas.devices.cores import limited_to
@@ -344,7 +345,7 @@ def time_beside(bundle: CoDesign, form: Format, file: Path) -> tuple[float, floa
     size = bundle.architecture.resolution
     image = np.random.default_rng(0).standard_normal((1, 3, size, size), dtype=np.float32)
     with limited_to(bundle.target.num_threads), torch.inference_mode():
-        calls = (bundle.inference(image), form.run(Subject(None, file, [image], bundle.target.num_threads)))
+        calls = (bundle.inference(image), make(image))
         settings = TimingSettings(_ROUNDS, _MIN_ROUND_S)
         turns, clock = [[(call, ())] for call in calls], clock_of(bundle.target.num_threads)
         own, other = time_in_turns(turns, _NUM_WARM_UP, settings, clock)

@@ -164,6 +164,14 @@ class SavedModel:
         """The network, to be run."""
         return TunedNetwork.open(self.folder)
 
+    def add(self, **entries: Any) -> None:
+        """Add entries to `tuned.json`.
+
+        Raises:
+            CheckpointError: the folder is damaged.
+        """
+        write_json(self.folder / DOCUMENT, {**self.open().document, **entries})
+
     def evaluate(self, num_calls: int = 30) -> Evaluation:
         """Time single calls on random inputs.
 

@@ -59,7 +59,7 @@ def spaces_of(
         if not Path(what).exists() and not Path(what).suffix and ":" not in what:
             raise ConfigError(
                 f"expected the key of an operator, such as {_A_KEY}, or a network as FILE.onnx, FILE.pt2, "
-                f"torchvision:NAME or timm:NAME, got '{what[:80]}'"
+                f"torchvision:NAME, timm:NAME or a bundle, got '{what[:80]}'"
             ) from None
         described = dataclasses.replace(describe_target(target), num_threads=num_threads)
         workloads = _of_network(what, described, shapes or {})

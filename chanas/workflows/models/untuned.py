@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chanas import interrupts
+from chanas.bundle.tuned import LIBRARIES
 from chanas.core.target import HardwareTarget
 from chanas.devices.cores import split_cores
 from chanas.devices.timing import time_single_calls
@@ -53,7 +54,7 @@ def untuned_network(
     """
     outputs = scratch / "untuned.npz"
     origin = opened.origin
-    weights = Path(origin["weights"]) if "weights" in origin else None
+    weights = Path(origin["weights"]) if origin["kind"] in LIBRARIES and "weights" in origin else None
     request = TimeUntuned(
         target=target, source=origin["source"], weights=weights, shapes=opened.shapes, outputs=outputs
     )

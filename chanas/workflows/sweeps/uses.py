@@ -41,6 +41,7 @@ USES = {
     "lut show": Use(HOST, ("printed.num_rows",)),
     "predict": Use(HOST),
     "prescheduler": Use(DEVICE, _TABLE),
+    "quantize": Use(DEVICE),
     "records export": Use(HOST),
     "records import": Use(HOST),
     "records propose": Use(HOST, ("printed.within_5_percent.share", "printed.best.ms")),

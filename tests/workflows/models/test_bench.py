@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from networks import SHAPE, change_document, save_exported
+from networks import SHAPE, change_document, save_exported, save_untuned
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.bundle.codesign import CoDesign
@@ -261,6 +261,25 @@ def test_a_source_that_has_moved_is_one_line_and_can_be_given(copied: Path, tune
     with pytest.raises(ModelError, match=r"gone\.pt2, which .* is not there; give it as --model FILE"):
         open_origin(network)
     moved = shutil.copyfile(tuned_folder.parent / "net.pt2", tmp_path / "moved.pt2")
+    assert open_origin(network, moved).origin["source"] == str(moved)
+
+
+def test_a_bundle_is_found_where_it_was_and_another_one_is_refused(
+    tiny_space: SearchSpace, tmp_path: Path, compiler: Compiler
+) -> None:
+    bundle = make_bundle(tiny_space, tmp_path, HOST, compiler)
+    network = TunedNetwork.open(save_untuned(bundle, tmp_path / "net"))
+    opened = open_origin(network)
+    assert opened.origin["source"] == str(bundle)
+    rows = by_name(benchmark_tuned(network, opened, BenchSettings({}, rounds=2)))
+    assert (list(rows), rows[UNTUNED].note) == ([OWN, MODULE_ALONE, UNTUNED], "")
+    (tmp_path / "second").mkdir()
+    other = make_bundle(tiny_space, tmp_path / "second", HOST, compiler, tiny_space.largest)
+    with pytest.raises(ModelError, match="is not the network that"):
+        open_origin(network, other)
+    moved = bundle.rename(tmp_path / "moved")
+    with pytest.raises(ModelError, match=r"bundle, which .* is not there; give it as --model FILE"):
+        open_origin(network)
     assert open_origin(network, moved).origin["source"] == str(moved)
 
 
