@@ -214,7 +214,7 @@ def adapt(
     ] = None,
     run: Run = DEFAULT_RUN,
     threads: Annotated[int, typer.Option(help="Threads of one inference.")] = 1,
-    dtype: Annotated[str, typer.Option(help="Weights and activations: f32; bf16 with AVX512_BF16.")] = "f32",
+    dtype: Annotated[str, typer.Option(help="Weights and activations: f32; int8; bf16 with AVX512_BF16.")] = "f32",
     space: Space = None,
     num_classes: Classes = None,
     measure: Annotated[int, typer.Option(help="Blocks that are measured; all others are predicted.")] = 60,

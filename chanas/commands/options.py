@@ -24,7 +24,9 @@ AnyEffort = TypeVar("AnyEffort", bound=Effort)
 
 Target = Annotated[str, typer.Option(help="Hardware target: cpu (this machine); others: `chanas target list`.")]
 Threads = Annotated[int, typer.Option(help="Threads of one inference; each number has a table of its own.")]
-Dtype = Annotated[str, typer.Option(help="Weights and activations: f32; bf16 with AVX512_BF16; f16 or tf32 on GPUs.")]
+Dtype = Annotated[
+    str, typer.Option(help="Weights and activations: f32; int8; bf16 with AVX512_BF16; f16 or tf32 on GPUs.")
+]
 Batch = Annotated[int, typer.Option(help="Images at once, on GPUs; latencies are of all of them together.")]
 
 RPC = Annotated[str | None, typer.Option(help="HOST:PORT of a tracker: time on devices of it, build here.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
 
 _MOST_PRODUCT, _EXACT_IN_FLOAT32 = 255 * 127, 1 << 24
+_IMAGES_AT_ONCE = 16
 _NEXT_NUMBER = 1.01 / 255
 """Tolerance of outputs in int8 that may be the next number."""
 
@@ -322,7 +323,7 @@ def _quantised_block_case(block: BlockConfig, layout: Blocks) -> ReferenceCase:
 
 
 def _packed_value(layout: Blocks, first: Workload, x: Stored, by: Quantised | None) -> Stored:
-    """What a block's first operator reads as it lies in memory."""
+    """The input of a block's first operator as it lies in memory."""
     if first.reads_image:
         return PLAIN.pack(x)
     return _packed_numbers(layout, x, 0 if by is None else by.input.zero)
@@ -344,7 +345,7 @@ def network_grids(
 
 
 def float_values(operators: Sequence[BlockOperator], x: Array) -> list[Array]:
-    """What each operator of a block gives for maps float32[B, C, S, S], in float32."""
+    """The output of each operator of a block for maps float32[B, C, S, S], in float32."""
     values = [x]
     for operator in operators:
         values.append(_float_value(operator, [values[read] for read in operator.step.reads]))
@@ -367,8 +368,8 @@ def _float_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
 
 
 def quantised_values(operators: Sequence[BlockOperator], x: Stored) -> list[Stored]:
-    """What each operator of a block in int8 gives, to the bit where it is in int8: numbers uint8, or float32 where that
-    is what it writes."""
+    """The output of each operator of a block in int8, to the bit where it is in int8: numbers uint8, or float32 where
+    that is what it writes."""
     values: list[Stored] = [x]
     for operator in operators:
         values.append(quantised_value(operator, [values[read] for read in operator.step.reads]))
@@ -411,14 +412,31 @@ def network_case(
 def _quantised_network(
     blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array
 ) -> tuple[Sequence[Mapping[str, Array]], Array]:
-    """The parameters of a network in int8, with grids of these images where it has none, and the logits of an emulation."""
+    """The parameters of a network in int8, with grids of these images where it has none, and an emulation's logits."""
     if not all(GRIDS in tensors for tensors in parameters):
         grids = network_grids(blocks, parameters, images)
         parameters = [{**tensors, GRIDS: own} for tensors, own in zip(parameters, grids, strict=True)]
-    value: Stored = images
-    for block, tensors in zip(blocks, parameters, strict=True):
-        value = quantised_values(quantise_operators(block, tensors), value)[-1]
-    return parameters, value.reshape(len(images), -1)
+    return parameters, quantised_logits(blocks, parameters, images)
+
+
+def quantised_logits(blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array) -> Array:
+    """float32[B, classes] of a network in int8 for images float32[B, C, R, R], by an emulation.
+
+    Raises:
+        CheckpointError: a parameter is missing, such as what numbers stand for.
+    """
+    found = []
+    operators = [quantise_operators(block, own) for block, own in zip(blocks, parameters, strict=True)]
+    for value in in_parts(images):
+        for own in operators:
+            value = quantised_values(own, value)[-1]
+        found.append(value.reshape(len(value), -1))
+    return np.concatenate(found)
+
+
+def in_parts(images: Array) -> Iterator[Stored]:
+    """Images a few at a time."""
+    yield from (images[i : i + _IMAGES_AT_ONCE] for i in range(0, len(images), _IMAGES_AT_ONCE))
 
 
 def plain_block_case(block: BlockConfig) -> ReferenceCase:

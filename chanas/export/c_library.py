@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
+from chanas.compiler.cases import quantised_logits
 from chanas.compiler.cpu.c_kernels import CallList, Place
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program
@@ -38,7 +40,7 @@ from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
 from chanas.network.folding import pack_block, split_tensors
 from chanas.operators.layout import layout_of
-from chanas.operators.precision import precision_of
+from chanas.operators.precision import INT8, precision_of
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.ideas import default_points
 
@@ -175,18 +177,22 @@ def _source_values(bundle: CoDesign, name: str, calls: CallList, offsets: Mappin
 
 # ---- the example is tried -------------------------------------------------------------------------------------------
 def _check(bundle: CoDesign, schedules: Schedules, program: Path, run: RunExample) -> Check | str:
-    """The example against PyTorch on random images; a text where it cannot be run here.
+    """The example against PyTorch on random images, in int8 against an emulation; a text where it cannot be run here.
 
     Raises:
         MeasureError: it fails, or computes something else.
     """
     target, resolution = schedules.target, bundle.architecture.resolution
+    reference, name = bundle.torch_logits, "PyTorch's"
+    if target.dtype == INT8.dtype:
+        parameters = split_tensors(bundle.tensors, len(bundle.blocks))
+        reference, name = partial(quantised_logits, bundle.blocks, parameters), "an emulation's"
     tried = f"{_CHECKED_IMAGES} random images"
 
     def errors(runner: Sequence[str]) -> Iterator[float]:
         shape = (_CHECKED_IMAGES, bundle.space.in_channels, resolution, resolution)
         images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-        expected = bundle.torch_logits(images)
+        expected = reference(images)
         file = program.with_suffix(".f32")
         images.tofile(file)
         printed = run([*runner, str(program), "-l", str(file)], f"{_CHECKED_IMAGES} images")
@@ -194,6 +200,4 @@ def _check(bundle: CoDesign, schedules: Schedules, program: Path, run: RunExampl
         yield largest_error(np.array(rows, dtype=np.float32).reshape(expected.shape), expected)
 
     runner = find_runner(target, schedules.why_not)
-    return try_example(
-        program, runner, errors, tried, ("logits", "PyTorch's"), precision_of(target.dtype).network_tolerance
-    )
+    return try_example(program, runner, errors, tried, ("logits", name), precision_of(target.dtype).network_tolerance)

@@ -19,9 +19,9 @@ from chanas.operators.workload import Workload
 
 BN_EPSILON = 1e-5
 GRIDS, SHIFT = "grids", "shift{}"
-"""Names, among a block's parameters, of what numbers in int8 stand for, float32[1 + operators, 2] of steps and zeros: of
-the block's input, and of what each operator writes; and of what is added to the bias of an operator in int8, by its
-number from 1 on, float32[C_out]."""
+"""Names, among a block's parameters, of what numbers in int8 stand for, float32[1 + operators, 2] of steps and zeros
+(of the block's input, and of what each operator writes), and of what is added to the bias of an operator in int8, by
+its number from 1 on, float32[C_out]."""
 
 
 def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:

@@ -96,7 +96,7 @@ BFLOAT16 = Precision("bfloat16", "uint16", 5e-3, 2e-2, 5e-2, to_bits, from_bits,
 # Three bits more; every operator rounds by up to 2⁻¹¹, at most sixty in a row. TF32 rounds factors alone.
 FLOAT16 = Precision("float16", "float16", 2e-3, 1e-2, 2e-2, _as_float16, units=1 << 13)
 TF32 = Precision("tf32", "float32", 2e-3, 1e-2, 2e-2, units=1 << 13)
-# Whole numbers: what a number stands for depends on its operator (`chanas.operators.quantised`). Sums are exact, but for
+# Whole numbers: what a number stands for depends on its operator (`chanas.operators.quantised`). Sums are exact, but
 # those of the image: one that lies at the middle of two numbers may become the other, which a few further on tell.
 INT8 = Precision("int8", "uint8", 0.0, 0.0, 5e-2, _as_uint8, encode_weights=_as_int8)
 PRECISIONS = {precision.dtype: precision for precision in (FLOAT32, BFLOAT16, FLOAT16, TF32, INT8)}

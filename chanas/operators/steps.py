@@ -59,20 +59,27 @@ class _Writer:
 @functools.lru_cache(maxsize=4096)
 def block_steps(block: BlockConfig, dtype: str = "float32", batch: int = 1) -> tuple[Step, ...]:
     """The operators of a block in order of execution, in `dtype`, for `batch` images; logits are float32 in any dtype.
-    In int8 so are means over a map, and the dense layers that read them.
+    In int8 so are means over a map, and what is computed from them.
 
     mbconv: expand (unless the expand ratio is 1), depthwise, [pool, reduce, gate], project.
     """
     steps = _float32_steps(block)
+    if dtype == INT8.dtype:
+        return _in_int8(block, steps, batch)
     last = len(steps) - 1 if block.kind == "classifier" and dtype != "float32" else -1
+    typed = (dataclasses.replace(s.workload, dtype=dtype, batch=batch, wide=i == last) for i, s in enumerate(steps))
+    return tuple(Step(workload, step.reads) for workload, step in zip(typed, steps, strict=True))
 
-    def typed(number: int, workload: Workload) -> Workload:
-        if dtype != INT8.dtype:
-            return dataclasses.replace(workload, dtype=dtype, batch=batch, wide=number == last)
-        own = FLOAT32.dtype if workload.input_pixels == 1 else dtype
-        return dataclasses.replace(workload, dtype=own, batch=batch, wide=workload.op == "pool")
 
-    return tuple(Step(typed(number, step.workload), step.reads) for number, step in enumerate(steps))
+def _in_int8(block: BlockConfig, steps: Sequence[Step], batch: int) -> tuple[Step, ...]:
+    """Steps in int8, but for those that compute with means over a map: these are float32."""
+    means, found = {INPUT} if block.kind == "classifier" else set[int](), []
+    for number, step in enumerate(steps, 1):
+        has_mean, is_float32 = step.workload.op == "pool", step.reads[0] in means
+        dtype = FLOAT32.dtype if is_float32 else INT8.dtype
+        found.append(Step(dataclasses.replace(step.workload, dtype=dtype, batch=batch, wide=has_mean), step.reads))
+        means |= {number} if has_mean or is_float32 else set()
+    return tuple(found)
 
 
 def _float32_steps(block: BlockConfig) -> list[Step]:

@@ -171,3 +171,25 @@ def test_an_image_and_logits_are_float32_and_all_between_is_bits() -> None:
 def test_weights_weigh_half() -> None:
     plain = Workload("pointwise", 7, 960, 160)
     assert dataclasses.replace(plain, dtype="bfloat16").weight_bytes == plain.weight_bytes - 2 * 960 * 160
+
+
+# ---- int8 -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("block", OPERATORS, ids=lambda b: b.key)
+def test_in_int8_an_operator_reads_what_is_written(block: BlockConfig) -> None:
+    steps = block_steps(block, "int8")
+    written = ["float32" if block.kind in ("stem", "classifier") else "uint8"]
+    for step in steps:
+        given, *extras = (written[value] for value in step.reads)
+        assert given == step.workload.input_storage
+        assert extras == ["float32"] * step.workload.scaled + ["uint8"] * step.workload.residual
+        written.append(step.workload.output_storage)
+
+
+def test_in_int8_what_is_computed_from_means_is_float32() -> None:
+    dtypes = {step.workload.op: step.workload.dtype for step in block_steps(CLASSIFIER, "int8")}
+    assert dtypes == {"pointwise": "float32"}
+    on_one_pixel = BlockConfig("mbconv", 1, 16, 64, 16, 3, 1, "hswish", use_se=True, residual=True)
+    expand, depthwise, pool, reduce, gate, project = block_workloads(on_one_pixel, "int8")
+    assert {w.dtype for w in (expand, depthwise, pool, project)} == {"int8"}
+    assert {w.dtype for w in (reduce, gate)} == {"float32"}
+    assert pool.wide

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from chanas.compiler.cases import float_values, quantised_value, quantised_values
+from chanas.compiler.cases import float_values, in_parts, quantised_logits, quantised_value
 from chanas.core.arch import BlockConfig
 from chanas.models.calibration.mixed import mean_sums
 from chanas.models.calibration.ranges import METHODS, Histogram
@@ -20,9 +20,8 @@ from chanas.network.folding import GRIDS, SHIFT, BlockOperator, block_operators,
 from chanas.operators.precision import Array, Stored
 from chanas.operators.quantised import Grid, whole_weights
 
-NUM_COMPARED = 32
-"""Images that methods are compared with, and biases corrected."""
-_AT_ONCE = 16
+NUM_COMPARED, NUM_FOR_BIASES = 12, 16
+"""Images that methods are compared with, and that biases are corrected with: emulations take their time."""
 Parameters = Sequence[Mapping[str, Array]]
 
 
@@ -34,7 +33,7 @@ def calibrated_blocks(blocks: Sequence[BlockConfig], parameters: Parameters, ima
         images: float32[N, C, R, R] such as the network is for.
     """
     seen = _seen(blocks, parameters, images)
-    few = images[np.linspace(0, len(images) - 1, min(len(images), NUM_COMPARED)).round().astype(int)]
+    few, for_biases = (_spread(images, number) for number in (NUM_COMPARED, NUM_FOR_BIASES))
     expected = _float_logits(blocks, parameters, few)
 
     def error(found: Parameters) -> float:
@@ -42,28 +41,18 @@ def calibrated_blocks(blocks: Sequence[BlockConfig], parameters: Parameters, ima
 
     tried = [_with_grids(parameters, [[find(h) for h in own] for own in seen]) for find in METHODS.values()]
     best = min(tried, key=error)
-    return min(best, _corrected(blocks, best, few), key=error)
+    return min(best, _corrected(blocks, best, for_biases), key=error)
 
 
-def quantised_logits(blocks: Sequence[BlockConfig], parameters: Parameters, images: Array) -> Array:
-    """float32[N, classes] of a network in int8, by an emulation."""
-    found = []
-    operators = [quantise_operators(block, own) for block, own in zip(blocks, parameters, strict=True)]
-    for part in _parts(images):
-        value: Stored = part
-        for own in operators:
-            value = quantised_values(own, value)[-1]
-        found.append(value.reshape(len(part), -1))
-    return np.concatenate(found)
-
-
-def _parts(images: Array) -> Iterator[Array]:
-    yield from (images[i : i + _AT_ONCE] for i in range(0, len(images), _AT_ONCE))
+def _spread(images: Array, most: int) -> Array:
+    """At most so many of the images, spread over all."""
+    found: Array = images[np.linspace(0, len(images) - 1, min(len(images), most)).round().astype(int)]
+    return found
 
 
 def _float_logits(blocks: Sequence[BlockConfig], parameters: Parameters, images: Array) -> Array:
     found = []
-    for part in _parts(images):
+    for part in in_parts(images):
         for block, own in zip(blocks, parameters, strict=True):
             part = float_values(block_operators(block, own), part)[-1]
         found.append(part.reshape(len(part), -1))
@@ -75,7 +64,7 @@ def _seen(blocks: Sequence[BlockConfig], parameters: Parameters, images: Array) 
     operators = [block_operators(block, own) for block, own in zip(blocks, parameters, strict=True)]
 
     def values() -> Iterator[list[list[Array]]]:
-        for part in _parts(images):
+        for part in in_parts(images):
             found, x = [], part
             for own in operators:
                 found.append([x, *float_values(own, x)])

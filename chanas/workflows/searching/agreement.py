@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from chanas.supernet.training.evaluate import SupernetEvaluator
 
 # Share of images that a compiled module may classify otherwise than PyTorch in float32: rounding decides close races.
-_MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02, "tf32": 0.02}
+# In int8 it was compared with an emulation, and the accuracy tells what the few numbers cost.
+_MAX_DISAGREEMENT = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02, "tf32": 0.02, "int8": 1.0}
 
 
 TESTED = ("top1_test", "num_test_images", "num_disagreements", "max_logit_difference")

@@ -49,7 +49,7 @@ def hand_over(
     from chanas.bundle.places import default_name, place_of_earlier, point_to
 
     source, winner = prover.source, outcome.architecture
-    document, tensors = _document(outcome, prover, constraints or {}, seed), source.tensors(winner)
+    document, tensors = _document(outcome, prover, constraints or {}, seed), prover.tensors(winner)
     modules = [prover.library(winner, target) for target in outcome.targets]
     draft = prover.scratch / "bundle"
     write_bundle(draft, document, tensors, modules)

@@ -7,16 +7,19 @@ import abc
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.progress import named_wait
 from chanas.core.task import Task
+from chanas.errors import DataError
 from chanas.files.run import RunDirectory
+from chanas.operators.precision import INT8, Array
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching.agreement import check_module
 from chanas.workflows.searching.modules import keep_module, take_module
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from chanas.search.proof import Proof
     from chanas.supernet.training.evaluate import SupernetEvaluator
 
-_SEED = 0
+_SEED, _MOST_IMAGES = 0, 300
 
 
 class AccuracySource(abc.ABC):
@@ -75,6 +78,15 @@ class AccuracySource(abc.ABC):
         """A network to compile: parameters by name of each block, `batch` images float32[B, 3, R, R], and PyTorch's
         logits on them."""
 
+    def calibration_images(self, architecture: Architecture) -> Array | None:
+        """Images float32[N, 3, R, R] that a network in int8 is calibrated with; None where weights are random."""
+        return None
+
+    def holdout(self, architecture: Architecture) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Images float32[N, 3, R, R] of holdout and their labels [N], as the network takes them; none without any."""
+        size = architecture.resolution
+        return np.zeros((0, self.task.space.in_channels, size, size), np.float32), np.zeros(0, np.int64)
+
     @abc.abstractmethod
     def tensors(self, architecture: Architecture) -> dict[str, Any] | None:
         """float32 PyTorch parameters by name, for the bundle; None: it has no weights."""
@@ -112,21 +124,55 @@ class Prover:
     targets: Sequence[SearchTarget]
     scratch: Path
     progress: bool = True
+    _calibrated: dict[Architecture, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def in_int8(self) -> SearchTarget | None:
+        """The first target in int8."""
+        return next((target for target in self.targets if target.hardware.dtype == INT8.dtype), None)
 
     def library(self, architecture: Architecture, target: SearchTarget) -> Path:
         """Path of the compiled module of a proven architecture."""
         return self.scratch / f"{architecture.key}.{target.name}.so"
 
     def jobs(self, architectures: Sequence[Architecture]) -> dict[Architecture, NetworkJob]:
-        """Networks to compile, with enough images for each of the targets."""
+        """Networks to compile, with enough images for each of the targets; calibrated where one is in int8."""
         from chanas.prescheduler.tables.networks import NetworkJob
 
-        space, classes = self.source.task.space, self.source.task.num_classes
         batch = max(target.hardware.batch for target in self.targets)
-        return {
-            a: NetworkJob(a.blocks(space, classes), *self.source.case(a, batch), self.library(a, self.targets[0]))
-            for a in architectures
-        }
+        found = {}
+        for a in architectures:
+            parameters, images, logits = self.source.case(a, batch)
+            if self.in_int8 is not None:
+                parameters = self._parameters_in_int8(a, parameters)
+            found[a] = NetworkJob(self._blocks(a), parameters, images, logits, self.library(a, self.targets[0]))
+        return found
+
+    def tensors(self, architecture: Architecture) -> dict[str, Any] | None:
+        """float32 PyTorch parameters by name, for the bundle; None: it has no weights. Where a target is in int8, what
+        its numbers stand for is among them."""
+        from chanas.network.folding import split_tensors
+
+        found = self.source.tensors(architecture)
+        if found is None or self.in_int8 is None:
+            return found
+        parameters = split_tensors(found, len(self._blocks(architecture)))
+        whole = self._parameters_in_int8(architecture, parameters)
+        return {f"blocks.{i}.{name}": value for i, own in enumerate(whole) for name, value in own.items()}
+
+    def _blocks(self, architecture: Architecture) -> tuple[BlockConfig, ...]:
+        return architecture.blocks(self.source.task.space, self.source.task.num_classes)
+
+    def _parameters_in_int8(self, architecture: Architecture, parameters: Any) -> Any:
+        """Parameters of each block with those of int8; as they are where there are no images to calibrate with."""
+        from chanas.models.calibration.blocks import calibrated_blocks
+
+        if architecture not in self._calibrated:
+            images = self.source.calibration_images(architecture)
+            if images is None:
+                return parameters
+            self._calibrated[architecture] = calibrated_blocks(self._blocks(architecture), parameters, images)
+        return self._calibrated[architecture]
 
     def measure(self, target: SearchTarget, jobs: Mapping[Architecture, NetworkJob]) -> dict[Architecture, Outcome]:
         """Compile networks with the schedules of a target's table, check them, and time them there in turns. Those that
@@ -151,10 +197,34 @@ class Prover:
         with named_wait("evaluating the finalists", self.progress):
             jobs, top1 = self.jobs(architectures), self.source.judge(architectures)
         measured = {target.name: self.measure(target, jobs) for target in self.targets}
+        if (target := self.in_int8) is not None:
+            works = {a for a, outcome in measured[target.name].items() if outcome.error is None}
+            with named_wait("evaluating the finalists in int8", self.progress):
+                pairs = zip(architectures, top1, strict=True)
+                top1 = [self._top1_in_int8(a, jobs[a], target, known) if a in works else known for a, known in pairs]
         return [
             make_proof(a, {name: outcomes[a] for name, outcomes in measured.items()}, share)
             for a, share in zip(architectures, top1, strict=True)
         ]
+
+    def _top1_in_int8(self, architecture: Architecture, job: NetworkJob, target: SearchTarget, known: float) -> float:
+        """Top-1 on holdout of the compiled network, or of an emulation where it is for a device elsewhere; where there
+        are no images the known one."""
+        from chanas.bundle.runtimes import compiled_network
+        from chanas.compiler.cases import quantised_logits
+        from chanas.network.folding import packed_parameters
+
+        images, labels = self.source.holdout(architecture)
+        if not len(images):
+            return known
+        if target.open_pool is None and not target.elsewhere:
+            packed = packed_parameters(job.blocks, job.parameters, target.hardware)
+            library, classes = self.library(architecture, target), self.source.task.num_classes
+            run = compiled_network(library, packed, images.shape[1:], classes, target.hardware)
+            logits = np.stack([run(image) for image in images])
+        else:
+            logits = quantised_logits(job.blocks, job.parameters, images)
+        return float((logits.argmax(1) == labels).mean())
 
 
 def make_proof(architecture: Architecture, outcomes: Mapping[str, Outcome], top1: float) -> Proof:
@@ -233,6 +303,24 @@ class SupernetSource(AccuracySource):
             logits = network(torch.from_numpy(images)).numpy()
         num_blocks = len(architecture.blocks(self.task.space, self.task.num_classes))
         return tuple(split_tensors(parameters_by_name(network), num_blocks)), images, logits
+
+    def calibration_images(self, architecture: Architecture) -> Array:
+        """Train images, spread over all of them.
+
+        Raises:
+            DataError: there are none.
+        """
+        train = self.supernet.data.indices("train")
+        if not len(train):
+            raise DataError(
+                "networks in int8 are calibrated with train images, and the supernet has none; import it with --images "
+                "FOLDER"
+            )
+        places = np.linspace(0, len(train) - 1, min(len(train), _MOST_IMAGES)).round().astype(int)
+        return self.supernet.data.images(train[places], architecture.resolution)
+
+    def holdout(self, architecture: Architecture) -> tuple[Array, npt.NDArray[np.int64]]:
+        return self.supernet.images("holdout", architecture.resolution)
 
     def tensors(self, architecture: Architecture) -> dict[str, Any]:
         """BN statistics are recalibrated."""

@@ -20,11 +20,13 @@ from chanas.testing.families import covering_points
 from ..workbench import (
     BF16,
     HOST,
+    INT8,
     MATRICES,
     NUM_CLASSES,
     Workbench,
     device,
     needs_bfloat16,
+    needs_int8,
     needs_matrices,
     network_job,
     random_lut,
@@ -109,6 +111,33 @@ def test_a_whole_network_is_right_in_bfloat16(
     blocks = tiny_space.smallest.blocks(tiny_space, NUM_CLASSES)
     network = network_job(blocks, tmp_path / "network.so")
     (outcome,) = compile_networks(random_lut(tiny_space, blocks, target), target, [network], progress=False)
+    assert outcome.error is None
+    assert outcome.max_error is not None
+    assert outcome.max_error < 1e-2
+
+
+# ---- int8 -----------------------------------------------------------------------------------------------------------
+BLOCKS_IN_INT8 = [*BLOCKS_IN_BFLOAT16, BlockConfig("mbconv", 1, 20, 60, 20, 5, 1, "relu", use_se=True, residual=True)]
+
+
+@needs_int8
+@pytest.mark.parametrize("block", BLOCKS_IN_INT8, ids=lambda b: b.key)
+def test_a_block_in_int8_is_its_emulation(workbench: Workbench, block: BlockConfig, rng: np.random.Generator) -> None:
+    """To the bit where no sum is of float32."""
+    (outcome,) = workbench.run([workbench.candidate(block, random_points(block, INT8, rng), INT8)])
+    assert outcome.error is None
+    assert outcome.max_error is not None
+    assert outcome.max_error <= {"stem": 1.01 / 255, "classifier": 1e-4}.get(block.kind, 1e-6)
+
+
+@needs_int8
+@pytest.mark.usefixtures("in_one_process")
+def test_a_whole_network_in_int8_is_its_emulation(
+    tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path
+) -> None:
+    blocks = tiny_space.smallest.blocks(tiny_space, NUM_CLASSES)
+    network = network_job(blocks, tmp_path / "network.so")
+    (outcome,) = compile_networks(random_lut(tiny_space, blocks, INT8), INT8, [network], progress=False)
     assert outcome.error is None
     assert outcome.max_error is not None
     assert outcome.max_error < 1e-2
