@@ -237,7 +237,7 @@ def tune(
             loaded = Model.load(model, shapes, weights)
         known = loaded.opened.pictures
         if changes or known or pictures.labels is not None:
-            loaded = loaded.for_pictures(changes, pictures.labels)
+            loaded = loaded.for_pictures(changes, pictures.labels, to_calibrate=effort.calibration is not None)
         if known and pictures.preset is None and not as_json:
             typer.echo(
                 f"pictures   prepared as {loaded.opened.origin['pictures']} says; --preprocess and others change it"

@@ -4,8 +4,8 @@
 
 Most of the time goes into small images, whose objects are as large as those of large ones, so that an image costs a
 seventh; the last part into images of 416 pixels. None is seen twice. The folder gets `detector.pt2` (`torch.export`),
-`detector.onnx`, `detector.safetensors`, and `val/` with 200 images and their annotations, on which the mean average
-precision is taken at the end.
+`detector.onnx`, `detector.safetensors`, `calibration/` with 100 images of those that it is trained with (for int8), and
+`val/` with 200 images and their annotations, on which the mean average precision is taken at the end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WARM_UP = 0.04
 """Share of the time in which the learning rate rises."""
 EMA_DECAY = 0.98
 """Weights are averaged over about 1 / (1 - decay) steps: there are only hundreds."""
-VAL_IMAGES = 200
+VAL_IMAGES, CALIBRATION_IMAGES = 200, 100
 
 
 def draw_batch(seed: int, first: int, phase: Phase) -> tuple[Tensor, Tensor]:
@@ -169,6 +169,7 @@ def main() -> None:
     network, _ = train(Detector(len(CLASSES), options.width), 60.0 * options.minutes, options.seed)
     options.out.mkdir(parents=True, exist_ok=True)
     write_coco(options.out / "val", "val", options.seed, options.num_images)
+    write_coco(options.out / "calibration", "train", options.seed, CALIBRATION_IMAGES)
     export(network, options.out)
     print(evaluate(torch_predict(network), options.out / "val").describe())
     print(f"{options.out / 'detector.onnx'}, {options.out / 'detector.pt2'}")

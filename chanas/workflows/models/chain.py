@@ -110,9 +110,14 @@ class LoadedModel:
     def name(self) -> str:
         return self.opened.name
 
-    def for_pictures(self, changes: Mapping[str, Any], labels: Path | None = None) -> LoadedModel:
+    def for_pictures(
+        self, changes: Mapping[str, Any], labels: Path | None = None, *, to_calibrate: bool = False
+    ) -> LoadedModel:
         """The network with what `save` keeps for `chanas predict`: how pictures are prepared (`preprocess_of`; as is
         known of the weights, where no preset is named), and the names of classes (by default a bundle's own).
+
+        Args:
+            to_calibrate: it may be no classifier, if there are no labels: pictures are what it is calibrated with.
 
         Raises:
             ConfigError: the network is no classifier of pictures, or the labels do not fit.
@@ -125,9 +130,11 @@ class LoadedModel:
         nodes = [self.graph.node_of(read) for read in self.graph.outputs]
         inputs = [{"shape": facts.shape, "dtype": facts.dtype} for facts in self.graph.inputs]
         outputs = [{"shape": node.shape, "dtype": node.dtype} for node in nodes if node is not None]
-        num = num_classes(self.name, inputs, outputs)
+        names = list(self.opened.class_names)
+        if labels is not None or not to_calibrate:
+            num = num_classes(self.name, inputs, outputs)
+            names = names if labels is None else read_labels(labels, num, self.name)
         preprocess = preprocess_of(self.graph.inputs[0].shape, changes)
-        names = list(self.opened.class_names) if labels is None else read_labels(labels, num, self.name)
         pictures = {"preprocess": preprocess.to_json() if changes else None, "class_names": names or None}
         return dataclasses.replace(self, pictures=pictures)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from deploy import INT8, LIBRARY, TUNED, UNTUNED
 from network import Detector
 from shapes import CLASSES, draw
 from train import (
@@ -23,6 +24,8 @@ from train import (
     learning_rate,
     train,
 )
+
+from chanas.core.processor import host_processor
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "examples" / "detector"
 SMALL = Phase(until=1.0, size=96, batch_size=3)
@@ -95,3 +98,7 @@ def test_training_leaves_networks_that_are_evaluated_alike(tmp_path: Path) -> No
     assert again.startswith("mAP50 ")
     assert again in told
     assert (tmp_path / "out" / "detector.onnx").stat().st_size > 100_000
+    if "avx2" in host_processor().used_flags:
+        data = ["--data", "out/val", "--calibration", "out/calibration"]
+        table = printed("deploy.py", "--model", "out/detector.pt2", *data, "--minutes", "0.1", "--num-images", "2")
+        assert [line[:24].strip() for line in table.splitlines()[-4:]] == [UNTUNED, TUNED, INT8, LIBRARY]

@@ -219,6 +219,17 @@ def test_what_cannot_calibrate_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_network_that_is_no_classifier_can_be_calibrated_with_pictures(place: Path) -> None:
+    """Its output is a map."""
+    source = save_program(nn.Conv2d(3, 8, 3), [torch.zeros(1, 3, SIZE, SIZE)], place / "map.pt2")
+    loaded = Model.load(source)
+    with pytest.raises(ConfigError, match="map is no classifier of pictures"):
+        loaded.for_pictures({"preset": "unit"})
+    assert loaded.for_pictures({"preset": "unit"}, to_calibrate=True).pictures["preprocess"]["resolution"] == SIZE
+    with pytest.raises(ConfigError, match="map is no classifier of pictures"):
+        loaded.for_pictures({"preset": "unit"}, labels=place / "labels.txt", to_calibrate=True)
+
+
 def test_pictures_that_nobody_prepares_are_refused(loaded: LoadedModel, pictures: Path, tmp_path: Path) -> None:
     unprepared = dataclasses.replace(loaded, pictures={"preprocess": None, "class_names": None})
     with pytest.raises(ConfigError, match="not known how pictures are prepared for net; give --preprocess imagenet"):
