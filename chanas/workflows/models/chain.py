@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from chanas.measuring.devices import HoldDevice
     from chanas.measuring.fleet import OpenPool
     from chanas.models.calibration.calibrate import Calibration
+    from chanas.models.calibration.given import Given
     from chanas.models.calibration.mixed import Agreement
     from chanas.models.graph import Graph
     from chanas.models.proof.proving import Proof
@@ -148,13 +149,15 @@ class LoadedModel:
         from chanas.models.lowering import lower
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
+        from chanas.workflows.models.calibration import quantised_graph
 
         check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             own = _own_target(hardware, effort)
             open_prior(effort.warm_start, place, own)
-            return _plan_lines(self, lower(self.graph, own), hardware, effort, folder)
+            program = lower((quantised_graph(self.opened, hardware, effort) or self).graph, own)
+            return _plan_lines(self, program, hardware, effort, folder)
 
     def tune(
         self,
@@ -191,8 +194,11 @@ class LoadedModel:
         """
         from chanas.measuring.devices import timing_device
         from chanas.measuring.locks import device_lock
+        from chanas.models.calibration.given import Given
         from chanas.models.lowering import lower
         from chanas.models.proof.reference import reference_of
+        from chanas.models.quantised import lower_quantised
+        from chanas.operators.precision import INT8
         from chanas.prescheduler.program import (
             TunedOperators,
             around,
@@ -205,7 +211,7 @@ class LoadedModel:
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
-        from chanas.workflows.models.calibration import calibrated
+        from chanas.workflows.models.calibration import calibrated, quantised_graph
         from chanas.workflows.models.layouts import forms_of, tune_network
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
@@ -222,17 +228,21 @@ class LoadedModel:
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
             own = _own_target(hardware, effort)
-            inputs = self._calibration(hardware, effort, is_here=open_pool is None)
+            quantised = quantised_graph(self.opened, hardware, effort, is_here=open_pool is None)
+            inputs = [] if quantised else self._calibration(hardware, effort, is_here=open_pool is None)
             prior = functools.cache(lambda device: open_prior(effort.warm_start, place, device))
             warm_start = prior(own)  # what is wrong with the name shows now
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
-                program = lower(self.graph, own)
+                numbers = None if quantised is None else lower_quantised(quantised, own, hardware)
+                program = lower(self.graph, own) if numbers is None else numbers.program
             check_provable(program)
             plan = _plan_lines(self, program, hardware, effort, folder)  # what is wrong with knobs shows now
             if progress:
                 announce(plan)
             with watch.step("answer"):
                 reference = reference_of(self.opened, self.graph, effort.seed)
+                if numbers is not None:  # of what the file rounds, some is not
+                    reference = reference.rounded_to(INT8, len(program.tuned))
             peak = None
             if open_pool is None:  # elsewhere nothing but programs is timed
                 with device_lock():
@@ -251,7 +261,9 @@ class LoadedModel:
                 best = _BestSoFar(draft, session, folder)
                 with watch.step("first build"), named_wait("building the network with likely schedules", progress):
                     built_s = best.begin()
-                found = None
+                found: Calibration | Given | None = None
+                if numbers is not None:
+                    found = Given(numbers, reference.draws, hardware, session.pool, session.scratch, built_s)
                 if inputs:
                     with watch.step("calibrate"):
                         found = calibrated(program, inputs, session, hardware, prior)
@@ -364,7 +376,7 @@ class TunedModel:
     run: RunDirectory | None = None
     knobs: Mapping[str, str] | None = None
     layouts: LayoutSearch | None = None
-    calibration: Calibration | None = None
+    calibration: Calibration | Given | None = None
     agreement: Agreement | None = None
 
     def build(self) -> BuiltModel:
