@@ -6,8 +6,8 @@ one of operators that fuse as any others do; the values that they stood on have 
 file's whole numbers. What is rounded in the middle of what fuses, such as a sum before its residual is added, and what
 is passed on in float32, is not rounded then.
 
-Quantisers leave an activation out where the rounding that follows does the same: a sum whose grid begins at 0 has a
-relu there again, or a relu6 where the grid ends by 6.
+Quantisers leave an activation out where the rounding that follows does the same: a value that may be negative, and
+whose grid begins at 0, has a relu there again, or a relu6 where the grid ends by 6.
 """
 
 from __future__ import annotations
@@ -21,16 +21,33 @@ from dataclasses import dataclass
 from chanas.compiler.program import OtherOperation, Program
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError
-from chanas.models.folding import simplify
-from chanas.models.graph import PRODUCTS, Graph, Node, Read, Rewriter, Values, numbered
+from chanas.models.channels_last import channels_first
+from chanas.models.folding import keep_axes, simplify
+from chanas.models.graph import PRODUCTS, Constant, Graph, Node, Read, Rewriter, Values, numbered, rewritten
 from chanas.models.layouts import choices_in
 from chanas.models.lowering import MAX_IMAGE_CHANNELS, lower
 from chanas.operators.quantised import Grid, exact_weights, fits_pairs
 
 _SHIFTS = {"uint8": 0, "int8": 128}
 """Types of whole numbers, and how much less theirs are than those of a grid."""
-_SUMS = (*PRODUCTS, "conv", "conv_transpose", "add", "subtract")
-"""Operators behind which quantisers leave out an activation."""
+_PRODUCTS = (*PRODUCTS, "conv", "conv_transpose")
+_NEVER_NEGATIVE = ("relu", "relu6", "sigmoid", "hsigmoid", "softmax", "abs", "exp")
+_KEEP_SIGNS = (
+    *(
+        "reshape",
+        "permute_dims",
+        "broadcast_to",
+        "slice",
+        "strided_slice",
+        "concat",
+        "shuffle",
+        "take",
+        "repeat",
+        "pad",
+    ),
+    *("max_pool2d", "avg_pool2d", "mean", "max", "add", "multiply"),
+)
+"""Operators that give no negative number where they read none."""
 _MOST, _SIX = 255, 6.0
 
 
@@ -108,13 +125,13 @@ def lower_quantised(found: QuantisedGraph, own: HardwareTarget, device: Hardware
     able = [number for number in able if choices_in(program, number, device)]
     if not able:
         raise ConfigError(
-            f"no operator of the network can be in int8 ({too_wide} have pairs of weights that take more than 16 bits, "
-            f"{inexact} weights that are no whole numbers of eight bits); tune it without --dtype int8"
+            f"no operator of the network can be in int8 ({too_wide} have pairs of weights that take more than 16 "
+            f"bits, {inexact} weights that are no whole numbers of eight bits); tune it without --dtype int8"
         )
     return QuantisedProgram(program, tuple(able), too_wide, inexact, found.rounded)
 
 
-# ---- roundings of a graph ----------------------------------------------------------------------------------------------
+# ---- roundings of a graph --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Rounding:
     """A value, the grid that a node rounds it to, and the name of its whole numbers."""
@@ -125,13 +142,19 @@ class _Rounding:
 
 
 class _Roundings:
-    """A graph built anew without roundings; `grids` has those of its values by their names."""
+    """A graph built anew without roundings.
+
+    grids           of its values, by their names
+    kept            names of whole numbers that are rounded to as the file does
+    behind          values that come of products
+    never_negative  values that have no negative number
+    """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.new = graph, Rewriter(graph.inputs)
+        self.graph = _with_names(channels_first(rewritten(graph, keep_axes)))
+        self.new = Rewriter(graph.inputs)
         self.grids: dict[str, Grid] = {}
-        self.kept: set[str] = set()
-        self.times = Counter(node.name for node in graph.nodes)
+        self.kept, self.behind, self.never_negative = set[str](), set[int](), set[int]()
 
     def found(self) -> QuantisedGraph | None:
         outputs = set(self.graph.outputs)
@@ -139,7 +162,7 @@ class _Roundings:
             node = self.new.renewed(node)
             rounding = _rounding(node, self.new)
             made: Node | Read = node if rounding is None else self._instead(node, rounding, value in outputs)
-            self.new.let(value, self.new.add(made) if isinstance(made, Node) else made)
+            self.new.let(value, self._added(made) if isinstance(made, Node) else made)
         graph = self.new.graph(self.graph.outputs)
         if not self.grids:
             return None
@@ -147,33 +170,43 @@ class _Roundings:
         left = tuple(name for name in rounded if name not in self.kept)
         return QuantisedGraph(simplify(graph), self.grids, left)
 
+    def _added(self, node: Node) -> int:
+        number = self.new.add(node)
+        reads = {read for read in node.reads if isinstance(read, int)}
+        if node.op in _PRODUCTS or reads & self.behind:
+            self.behind.add(number)
+        passes = node.op in _KEEP_SIGNS and reads <= self.never_negative
+        passes = passes and all(r.value.min(initial=0) >= 0 for r in node.reads if isinstance(r, Constant))
+        low = node.attributes["low"] if node.op == "clip" else None
+        if passes or node.function in _NEVER_NEGATIVE or (low is not None and low >= 0):
+            self.never_negative.add(number)
+        return number
+
     def _instead(self, node: Node, rounding: _Rounding, is_output: bool) -> Node | Read:
-        """What takes the place of the last node of a rounding: the value itself or its activation; or the node."""
-        new, read, grid = self.new, rounding.value, rounding.grid
-        before = new.node_of(read)
-        is_picture = before is None and _is_picture(new.shape_of(read))
+        """The value that a rounding stands on, or an activation of it, in place of the last node; or that node."""
+        read, grid = rounding.value, rounding.grid
+        before, shape = self.new.node_of(read), self.new.shape_of(read)
+        is_picture = read not in self.behind and len(shape) == 4 and shape[1] <= MAX_IMAGE_CHANNELS
         if is_output or is_picture:
             self.kept.add(rounding.name)
             self.grids[node.name] = grid
             return node
-        if before is not None and before.op in _SUMS and grid.zero == 0 and self._is_named(node):
+        if grid.zero == 0 and before is not None and read not in self.never_negative:
             high = _SIX if _MOST * grid.step <= _SIX + grid.step / 2 else None
             self.grids[node.name] = grid
             return Node("clip", (read,), node.shape, node.dtype, {"low": 0.0, "high": high}, node.name)
-        name = new.inputs[read].name if before is None else before.name
-        if (before is not None and not self._is_named(before)) or self.grids.get(name, grid) != grid:
-            return node
-        self.grids[name] = grid
-        return read
-
-    def _is_named(self, node: Node) -> bool:
-        """True of a node whose name is its own alone."""
-        return bool(node.name) and self.times[node.name] == 1
+        name = self.new.inputs[read].name if before is None else before.name
+        return read if self.grids.setdefault(name, grid) == grid else node
 
 
-def _is_picture(shape: tuple[int, ...]) -> bool:
-    """True of an input that a first convolution reads as it is."""
-    return len(shape) == 4 and shape[1] <= MAX_IMAGE_CHANNELS
+def _with_names(graph: Graph) -> Graph:
+    """The graph with a name for each node that is its own alone."""
+    times = Counter(node.name for node in graph.nodes)
+    nodes = [
+        node if node.name and times[node.name] == 1 else dataclasses.replace(node, name=f"{node.op} #{value}")
+        for value, node in numbered(graph)
+    ]
+    return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
 def _rounding(node: Node, graph: Values) -> _Rounding | None:
@@ -189,7 +222,9 @@ def _rounding(node: Node, graph: Values) -> _Rounding | None:
     if number is None or number.dtype not in _SHIFTS or rounded is None or zero is None or rounded[1:] != (step, zero):
         return None
     value = rounded[0]
-    return _Rounding(value, Grid(step, int(zero) + _SHIFTS[number.dtype]), number.name) if isinstance(value, int) else None
+    return (
+        _Rounding(value, Grid(step, int(zero) + _SHIFTS[number.dtype]), number.name) if isinstance(value, int) else None
+    )
 
 
 def _rounded(node: Node, graph: Values) -> tuple[Read, float | None, float | None] | None:
@@ -208,7 +243,8 @@ def _rounded(node: Node, graph: Values) -> tuple[Read, float | None, float | Non
 
 
 def _shifted(op: str, read: Read, graph: Values) -> tuple[float | None, Read]:
-    """What is added or subtracted last, None where it is more than one number, and what from; 0 where nothing is."""
+    """The number that is added or subtracted last, and the value that it is added to: None where it is more than one, 0
+    where there is none."""
     node = graph.node_of(read)
     if node is None or node.op != op:
         return 0.0, read
@@ -216,7 +252,7 @@ def _shifted(op: str, read: Read, graph: Values) -> tuple[float | None, Read]:
     return (None if second is None else second.scalar), node.reads[0]
 
 
-# ---- grids of a program ------------------------------------------------------------------------------------------------
+# ---- grids of a program ----------------------------------------------------------------------------------------------
 def _passed_on(program: Program, grids: Mapping[int, Grid]) -> dict[int, Grid]:
     """The grids, with those of values that are the same numbers in another form: behind one that has a grid, and before
     it where nothing else reads what is there."""

@@ -34,7 +34,7 @@ _MOST, _MOST_WEIGHT = 255, 127
 # The largest sum of two weights before they are rounded to whole numbers: 255 · 128 fits in 16 bits.
 _MOST_PAIR = 127.5
 _LEAST_STEP = float(np.finfo(np.float32).tiny)
-# What a quotient of float32 is off of a whole number of seven bits, and more; numbers of a channel that are tried first.
+# More than a quotient of float32 is off of a whole number of seven bits; weights of a channel that are tried first.
 _NEARLY_WHOLE, _SAMPLED = 1e-4, 16
 
 WholeWeights = tuple[Array, Array]
@@ -133,7 +133,7 @@ def whole_weights(weight: Array, *, in_pairs: bool = True) -> WholeWeights:
     if in_pairs and weight.shape[1] > 1:
         even = weight.shape[1] // 2 * 2
         first, second = rows[:, 0:even:2], rows[:, 1:even:2]
-        both = np.abs(first + second) * (first * second > 0)
+        both = np.abs(first + second) * (np.sign(first) == np.sign(second))
         steps = np.maximum(steps, both.max(axis=(1, 2)) / _MOST_PAIR)
     steps = np.maximum(steps, _LEAST_STEP).astype(np.float32)
     numbers = np.rint(weight / steps.reshape(-1, *[1] * (weight.ndim - 1)))

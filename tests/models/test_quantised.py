@@ -99,7 +99,9 @@ def test_a_value_that_other_operators_read_unrounded_is_theirs_as_it_is(tmp_path
 
 def by_channel(net: QuantisedNetwork, x: str) -> str:
     steps = np.linspace(0.01, 0.05, 16)
-    whole = net.add("QuantizeLinear", [x, net.constant(steps), zeros := net.constant([0] * 16, "uint8")], "whole", axis=1)
+    whole = net.add(
+        "QuantizeLinear", [x, net.constant(steps), zeros := net.constant([0] * 16, "uint8")], "whole", axis=1
+    )
     return net.add("DequantizeLinear", [whole, net.constant(steps), zeros], "rounded", axis=1)
 
 
@@ -149,7 +151,9 @@ def test_weights_around_another_zero_stay_in_float32(tmp_path: Path) -> None:
     net = QuantisedNetwork()
     x = net.rounded(net.conv(net.rounded("x", 0.04, 128), 0.04, (16, 16, 1, 1), "a"), 0.03, 128)
     whole = net.rng.integers(0, 256, (16, 16, 1, 1))
-    weight = net.add("DequantizeLinear", [net.constant(whole, "uint8"), net.constant(0.01), net.constant(3, "uint8")], "w")
+    weight = net.add(
+        "DequantizeLinear", [net.constant(whole, "uint8"), net.constant(0.01), net.constant(3, "uint8")], "w"
+    )
     net.add("Conv", [x, weight], "y")
     found = program_of(net.save(tmp_path / "net.onnx", MAP, ["y"]))
     assert found.inexact == 1
@@ -175,3 +179,15 @@ def test_without_int8_roundings_are_computed_in_float32(tmp_path: Path) -> None:
     program = lower(loaded.graph, load_target("cpu", 1))
     assert sum(operation.name == "round" for operation in program.others) > 10
     assert not program.grids
+
+
+def test_maps_in_nhwc_have_their_grids_too(tmp_path: Path) -> None:
+    """As TensorFlow Lite's networks come: transposed before and behind each convolution."""
+    net, x = QuantisedNetwork("int8"), "x"
+    for name, step, shape in (("a", 0.04, (16, 3, 3, 3)), ("b", 0.03, (24, 16, 1, 1)), ("c", 0.03, (16, 24, 3, 3))):
+        x = net.add("Transpose", [net.rounded(x, step, 128)], f"{name}_in", perm=[0, 3, 1, 2])
+        x = net.conv(x, step, shape, name, pads=[shape[2] // 2] * 4)
+        x = net.add("Relu", [net.add("Transpose", [x], f"{name}_out", perm=[0, 2, 3, 1])], f"{name}_relu")
+    found = program_of(net.save(tmp_path / "net.onnx", (1, SIZE, SIZE, 3), [x]))
+    assert len(found.able) == len(found.program.tuned) == 3
+    assert [o.choices[0].epilogue for o in found.program.tuned] == ["relu"] * 3

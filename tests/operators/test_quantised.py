@@ -74,6 +74,11 @@ def test_pairs_of_weights_never_leave_sixteen_bits(weight: Array) -> None:
     assert np.all(np.abs(whole * steps.reshape(-1, 1, 1, 1) - weight) <= 0.51 * steps.reshape(-1, 1, 1, 1))
 
 
+def test_pairs_of_tiny_weights_never_leave_sixteen_bits() -> None:
+    """Such whose products are 0 in float32."""
+    assert whole_weights(np.full((1, 2, 1, 1), 1e-24, np.float32))[0].sum() <= 128
+
+
 def test_weights_that_are_alone_use_all_numbers() -> None:
     weight = np.linspace(-1, 1, 9, dtype=np.float32).reshape(1, 1, 3, 3)
     assert np.abs(whole_weights(weight, in_pairs=False)[0]).max() == 127
@@ -113,7 +118,7 @@ def test_pairs_fit_that_never_leave_sixteen_bits(numbers: Array) -> None:
     even = numbers.shape[1] // 2 * 2
     pairs = np.stack([numbers[:, 0:even:2], numbers[:, 1:even:2]]).astype(int)
     ends = [255 * pairs.clip(*side).sum(axis=0) for side in ((0, None), (None, 0))]
-    inside = all(((-32768 <= end) & (end <= 32767)).all() for end in ends)
+    inside = all(((end >= -32768) & (end <= 32767)).all() for end in ends)
     assert fits_pairs(numbers.astype(np.float32)) == inside
 
 

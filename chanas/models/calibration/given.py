@@ -44,7 +44,9 @@ class Given:
     def lines(self) -> list[str]:
         """The numbers of the file for people, and what of it is not in int8."""
         found = self.quantised
-        lines = [f"ranges and weights of the file; {len(found.able)} operators can be in int8"]
+        lines = [
+            f"ranges and weights of the file; {len(found.able)} of {len(found.program.tuned)} operators can be in int8"
+        ]
         if found.too_wide:
             lines.append(
                 f"{found.too_wide} stay in float32: pairs of their weights take more than the 16 bits that this "

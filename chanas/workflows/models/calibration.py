@@ -15,8 +15,8 @@ from chanas.errors import ConfigError, DataError, TargetError
 if TYPE_CHECKING:
     from chanas.compiler.cpu.module import Chosen
     from chanas.compiler.program import Program
-    from chanas.core.target import HardwareTarget
     from chanas.core.effort import NetworkEffort
+    from chanas.core.target import HardwareTarget
     from chanas.models.calibration.calibrate import Calibration
     from chanas.models.calibration.given import Given
     from chanas.models.calibration.mixed import Agreement
