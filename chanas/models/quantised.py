@@ -6,8 +6,8 @@ one of operators that fuse as any others do; the values that they stood on have 
 file's whole numbers. What is rounded in the middle of what fuses, such as a sum before its residual is added, and what
 is passed on in float32, is not rounded then.
 
-Quantisers leave an activation out where the rounding that follows does the same: a value that may be negative, and
-whose grid begins at 0, has a relu there again, or a relu6 where the grid ends by 6.
+Quantisers leave an activation out where the rounding that follows does the same: a value that comes of no activation,
+and whose grid begins at 0, has a relu there again, or a relu6 where the grid ends by 6.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from chanas.compiler.program import OtherOperation, Program
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError
+from chanas.models.activations import name_activation
 from chanas.models.channels_last import channels_first
 from chanas.models.folding import keep_axes, simplify
 from chanas.models.graph import PRODUCTS, Constant, Graph, Node, Read, Rewriter, Values, numbered, rewritten
@@ -31,21 +34,10 @@ from chanas.operators.quantised import Grid, exact_weights, fits_pairs
 _SHIFTS = {"uint8": 0, "int8": 128}
 """Types of whole numbers, and how much less theirs are than those of a grid."""
 _PRODUCTS = (*PRODUCTS, "conv", "conv_transpose")
-_NEVER_NEGATIVE = ("relu", "relu6", "sigmoid", "hsigmoid", "softmax", "abs", "exp")
-_KEEP_SIGNS = (
-    *(
-        "reshape",
-        "permute_dims",
-        "broadcast_to",
-        "slice",
-        "strided_slice",
-        "concat",
-        "shuffle",
-        "take",
-        "repeat",
-        "pad",
-    ),
-    *("max_pool2d", "avg_pool2d", "mean", "max", "add", "multiply"),
+_NEVER_NEGATIVE = ("softmax", "abs", "exp")
+_PASSING_ON = (
+    *("reshape", "permute_dims", "broadcast_to", "slice", "strided_slice", "concat", "shuffle", "take", "repeat"),
+    *("pad", "max_pool2d", "avg_pool2d", "mean", "max", "multiply"),
 )
 """Operators that give no negative number where they read none."""
 _MOST, _SIX = 255, 6.0
@@ -147,14 +139,14 @@ class _Roundings:
     grids           of its values, by their names
     kept            names of whole numbers that are rounded to as the file does
     behind          values that come of products
-    never_negative  values that have no negative number
+    activated       values of activations, and what comes of these alone: none was left out behind them
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = _with_names(channels_first(rewritten(graph, keep_axes)))
         self.new = Rewriter(graph.inputs)
         self.grids: dict[str, Grid] = {}
-        self.kept, self.behind, self.never_negative = set[str](), set[int](), set[int]()
+        self.kept, self.behind, self.activated = set[str](), set[int](), set[int]()
 
     def found(self) -> QuantisedGraph | None:
         outputs = set(self.graph.outputs)
@@ -162,6 +154,7 @@ class _Roundings:
             node = self.new.renewed(node)
             rounding = _rounding(node, self.new)
             made: Node | Read = node if rounding is None else self._instead(node, rounding, value in outputs)
+            made = name_activation(made, self.new) if isinstance(made, Node) else made
             self.new.let(value, self._added(made) if isinstance(made, Node) else made)
         graph = self.new.graph(self.graph.outputs)
         if not self.grids:
@@ -175,11 +168,11 @@ class _Roundings:
         reads = {read for read in node.reads if isinstance(read, int)}
         if node.op in _PRODUCTS or reads & self.behind:
             self.behind.add(number)
-        passes = node.op in _KEEP_SIGNS and reads <= self.never_negative
+        passes = node.op in _PASSING_ON and reads <= self.activated
         passes = passes and all(r.value.min(initial=0) >= 0 for r in node.reads if isinstance(r, Constant))
         low = node.attributes["low"] if node.op == "clip" else None
-        if passes or node.function in _NEVER_NEGATIVE or (low is not None and low >= 0):
-            self.never_negative.add(number)
+        if passes or node.op in ("activation", *_NEVER_NEGATIVE) or (low is not None and low >= 0):
+            self.activated.add(number)
         return number
 
     def _instead(self, node: Node, rounding: _Rounding, is_output: bool) -> Node | Read:
@@ -191,7 +184,7 @@ class _Roundings:
             self.kept.add(rounding.name)
             self.grids[node.name] = grid
             return node
-        if grid.zero == 0 and before is not None and read not in self.never_negative:
+        if grid.zero == 0 and before is not None and read not in self.activated:
             high = _SIX if _MOST * grid.step <= _SIX + grid.step / 2 else None
             self.grids[node.name] = grid
             return Node("clip", (read,), node.shape, node.dtype, {"low": 0.0, "high": high}, node.name)
@@ -221,10 +214,8 @@ def _rounding(node: Node, graph: Values) -> _Rounding | None:
     rounded = None if number is None else _rounded(number, graph)
     if number is None or number.dtype not in _SHIFTS or rounded is None or zero is None or rounded[1:] != (step, zero):
         return None
-    value = rounded[0]
-    return (
-        _Rounding(value, Grid(step, int(zero) + _SHIFTS[number.dtype]), number.name) if isinstance(value, int) else None
-    )
+    grid = Grid(step, int(zero) + _SHIFTS[number.dtype])
+    return _Rounding(rounded[0], grid, number.name) if isinstance(rounded[0], int) else None
 
 
 def _rounded(node: Node, graph: Values) -> tuple[Read, float | None, float | None] | None:
@@ -232,6 +223,9 @@ def _rounded(node: Node, graph: Values) -> tuple[Read, float | None, float | Non
     any other node."""
     clip = graph.node_of(node.reads[0]) if node.op == "astype" and node.dtype != "float32" else None
     if clip is None or clip.op != "clip":
+        return None
+    limits = np.iinfo(node.dtype)
+    if (clip.attributes["low"], clip.attributes["high"]) != (limits.min, limits.max):
         return None
     zero, source = _shifted("add", clip.reads[0], graph)
     nearest = graph.node_of(source)

@@ -97,6 +97,18 @@ def test_a_value_that_other_operators_read_unrounded_is_theirs_as_it_is(tmp_path
     assert names["y"].choices[0].prologue == "relu"
 
 
+def test_a_hard_swish_whose_grid_begins_at_0_is_followed_by_no_relu(tmp_path: Path) -> None:
+    """Its least number is less than half a step."""
+    net = QuantisedNetwork()
+    x = net.rounded(net.conv(net.rounded("x", 0.04, 128), 0.04, (16, 16, 1, 1), "a"), 1.0, 100)
+    gate = net.rounded(net.add("HardSigmoid", [x], "gate", alpha=1 / 6), 1 / 255, 0)
+    x = net.rounded(net.add("Mul", [x, gate], "swish"), 1.0, 0)
+    net.conv(x, 1.0, (16, 16, 1, 1), "b")
+    found = program_of(net.save(tmp_path / "net.onnx", MAP, ["b"]))
+    assert [o.choices[0].epilogue for o in found.program.tuned] == ["hswish", "none"]
+    assert len(found.able) == 2
+
+
 def by_channel(net: QuantisedNetwork, x: str) -> str:
     steps = np.linspace(0.01, 0.05, 16)
     whole = net.add(
