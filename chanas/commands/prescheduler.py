@@ -154,7 +154,8 @@ def tune(
     dtype: Annotated[
         str,
         typer.Option(
-            help="f32; bf16 with AVX512_BF16, or int8 with --calibration: operators may be in it, where that is faster."
+            help="f32; bf16 with AVX512_BF16, or int8 with --calibration or of a network that is quantised already: "
+            "operators may be in it, where that is faster."
         ),
     ] = "f32",
     calibration: Annotated[

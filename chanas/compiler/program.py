@@ -11,7 +11,7 @@ beyond the last hold any numbers: nothing reads them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget, in_blocks, in_dtype
 from chanas.operators.layout import Blocks, num_blocks, pack_channels
 from chanas.operators.precision import BFLOAT16, FLOAT32, INT8, precision_of
-from chanas.operators.quantised import Grid, Quantised
+from chanas.operators.quantised import Grid, Quantised, WholeWeights
 from chanas.operators.steps import Step, block_workloads
 from chanas.operators.workload import Workload, extra_names
 
@@ -288,6 +288,7 @@ class Program:
     parts   of values that lie in the memory of others, where
     grids   of values that may be in int8, what its numbers stand for
     shifts  float32[C_out] by values, what is added to the biases of operators in int8
+    weights whole weights by values, which operators in int8 have and no others; None: the nearest to what they are
     """
 
     inputs: tuple[Value, ...]
@@ -298,6 +299,7 @@ class Program:
     parts: dict[int, PartOf] = field(default_factory=dict)
     grids: dict[int, Grid] = field(default_factory=dict)
     shifts: dict[int, Array] = field(default_factory=dict)
+    weights: Mapping[int, WholeWeights] | None = None
 
     @classmethod
     def from_blocks(

@@ -223,7 +223,8 @@ class NetworkEffort(Effort):
     minutes  the time that opening, tuning, building and comparing take together; without `trials` it is the only limit
     layouts  channels of a block that operators' maps may be in, such as 8,16,32: each operator is tuned in each of
              them; null: the device's own, as many as its vectors have lanes, which are always among them
-    calibration  with dtype int8: a folder of pictures, from which the ranges of a network's values are known
+    calibration  with dtype int8: a folder of pictures, from which the ranges of a network's values are known; null: a
+             network that is quantised already has them in its file
     max_error  with dtype int8: the largest squared error of the outputs as a part of their squares, on these pictures;
              operators stay in float32 for it where that costs least time
     """

@@ -43,7 +43,7 @@ def choices_in(program: Program, number: int, target: HardwareTarget) -> tuple[W
     if any(not any(isinstance(read, int) for read in o.reads) for o in values):
         return ()
     is_int8 = target.dtype == INT8.dtype
-    if is_int8 and not _has_grids(program, number, operation):
+    if is_int8 and not (_has_grids(program, number, operation) and _has_weights(program, number, operation)):
         return ()
     of_groups = [w for w in operation.choices if w.op in _BY_GROUP and w.groups > 1]
     every = (*operation.choices, *(dataclasses.replace(w, op=_BY_GROUP[w.op]) for w in of_groups))
@@ -66,6 +66,12 @@ def _has_grids(program: Program, number: int, operation: TunedOperation) -> bool
         return False
     written = [] if program.stays_float32(number) else [number]
     return all(read in program.grids for read in (*maps, *written))
+
+
+def _has_weights(program: Program, number: int, operation: TunedOperation) -> bool:
+    """True if the weights of an operator in int8 are those that were given, or nearest ones do as well."""
+    has_whole = operation.weight is not None and not operation.choices[0].reads_image
+    return program.weights is None or not has_whole or number in program.weights
 
 
 def in_forms(program: Program, forms: Mapping[int, Form], target: HardwareTarget) -> Program:
@@ -141,7 +147,8 @@ class _Changing:
         written = IDENTITY if workload.wide else grids[number]
         if bias is not None and number in self.program.shifts:
             bias = bias + self.program.shifts[number]
-        return quantised(workload, operation.weight, bias, given, written, residual)
+        whole = None if self.program.weights is None else self.program.weights.get(number)
+        return quantised(workload, operation.weight, bias, given, written, residual, whole)
 
     def _keep_grid(self, number: int, new: int) -> None:
         """Note what the numbers of a value stand for by its new number."""

@@ -37,7 +37,7 @@ from chanas.operators.workload import WINOGRAD, Workload, winograd_counts
 
 _BLOCKED_TYPES = ("float32", "bool")
 # Images of fewer channels than this are read as they are: in channel blocks most lanes would be empty.
-_MAX_IMAGE_CHANNELS = 8
+MAX_IMAGE_CHANNELS = 8
 # Multiplications of the plain sum for each of Winograd's: of 3×3 kernels 2 on wide maps, 1.75 on 7×7, 1.25 on 5×5.
 _LEAST_SAVED = 1.5
 # Multiply-adds that a core does while it reads a byte of weights: 60 and 40 billion a second on Zen 4, where reading
@@ -270,7 +270,7 @@ class _Lowering:
             if groups == channels:
                 return [("depthwise", window)]
             return [(op, {**window, "groups": groups}) for op in ("groupconv", "blockconv")]
-        if channels <= _MAX_IMAGE_CHANNELS and not self._is_blocked(chain.source):
+        if channels <= MAX_IMAGE_CHANNELS and not self._is_blocked(chain.source):
             return [("conv", window)]
         if kernel == (1, 1) and not any(a["padding"]):
             return [("pointwise", common)]

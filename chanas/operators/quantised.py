@@ -34,6 +34,11 @@ _MOST, _MOST_WEIGHT = 255, 127
 # The largest sum of two weights before they are rounded to whole numbers: 255 · 128 fits in 16 bits.
 _MOST_PAIR = 127.5
 _LEAST_STEP = float(np.finfo(np.float32).tiny)
+# More than a quotient of float32 is off of a whole number of seven bits; weights of a channel that are tried first.
+_NEARLY_WHOLE, _SAMPLED = 1e-4, 16
+
+WholeWeights = tuple[Array, Array]
+"""Whole numbers, as float32, of the shape of weights, and the step of each output channel, float32[C_out]."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +113,16 @@ def quantised(
     input: Grid = IDENTITY,
     output: Grid = IDENTITY,
     residual: Grid = IDENTITY,
+    whole: WholeWeights | None = None,
 ) -> Quantised:
-    """An operator of these grids, whose weights are the nearest whole numbers by output channel."""
+    """An operator of these grids, whose weights are the nearest whole numbers by output channel, or those given."""
     if weight is None or workload.reads_image:
         return Quantised(input, output, residual, weight, None, bias)
-    numbers, steps = whole_weights(weight, in_pairs=not workload.is_channelwise)
+    numbers, steps = whole_weights(weight, in_pairs=not workload.is_channelwise) if whole is None else whole
     return Quantised(input, output, residual, numbers, steps, bias)
 
 
-def whole_weights(weight: Array, *, in_pairs: bool = True) -> tuple[Array, Array]:
+def whole_weights(weight: Array, *, in_pairs: bool = True) -> WholeWeights:
     """Whole numbers of −127 … 127, as float32, and the step of each output channel, float32[C_out].
 
     Args:
@@ -127,11 +133,39 @@ def whole_weights(weight: Array, *, in_pairs: bool = True) -> tuple[Array, Array
     if in_pairs and weight.shape[1] > 1:
         even = weight.shape[1] // 2 * 2
         first, second = rows[:, 0:even:2], rows[:, 1:even:2]
-        both = np.abs(first + second) * (first * second > 0)
+        both = np.abs(first + second) * (np.sign(first) == np.sign(second))
         steps = np.maximum(steps, both.max(axis=(1, 2)) / _MOST_PAIR)
     steps = np.maximum(steps, _LEAST_STEP).astype(np.float32)
     numbers = np.rint(weight / steps.reshape(-1, *[1] * (weight.ndim - 1)))
     return np.clip(numbers, -_MOST_WEIGHT, _MOST_WEIGHT).astype(np.float32), steps
+
+
+def exact_weights(weight: Array) -> WholeWeights | None:
+    """The least whole numbers of −128 … 127, as float32, and steps by output channel, float32[C_out], that weights are
+    the products of already, as far as float32 tells; None where they are not: what a quantiser has rounded."""
+    rows = weight.reshape(len(weight), -1).astype(np.float64)
+    largest = np.abs(rows).max(axis=1)
+    sample = rows[:, :: max(1, rows.shape[1] // _SAMPLED)]
+    most, left = np.zeros(len(rows), int), largest > 0.0
+    for number in range(1, _MOST_WEIGHT + 2):
+        likely = np.flatnonzero(left)
+        for columns in (sample, rows):  # few of them tell most of the others
+            whole = columns[likely] * (number / largest[likely, None])
+            likely = likely[(np.abs(whole - np.rint(whole)) < _NEARLY_WHOLE).all(axis=1)]
+        most[likely], left[likely] = number, False
+    numbers = np.rint(rows * (most / np.maximum(largest, _LEAST_STEP))[:, None])
+    if left.any() or numbers.max() > _MOST_WEIGHT:
+        return None
+    steps = np.maximum(largest / np.maximum(most, 1), _LEAST_STEP).astype(np.float32)
+    near = np.stack([steps, np.nextafter(steps, np.float32(0.0)), np.nextafter(steps, np.float32(np.inf))])
+    same = [(numbers.astype(np.float32) * s[:, None] == rows).sum(axis=1) for s in near]
+    return numbers.astype(np.float32).reshape(weight.shape), near[np.argmax(same, axis=0), np.arange(len(steps))]
+
+
+def fits_pairs(numbers: Array) -> bool:
+    """True if 255 times each pair of neighbouring whole weights fits in 16 bits."""
+    even = numbers.shape[1] // 2 * 2
+    return bool((np.abs(numbers[:, 0:even:2] + numbers[:, 1:even:2]) <= _MOST_WEIGHT + 1).all())
 
 
 # ---- what kernels compute --------------------------------------------------------------------------------------------

@@ -14,7 +14,15 @@ from hypothesis.extra.numpy import arrays
 
 from chanas.compiler.cases import exact_sums, operator_tensors
 from chanas.operators.precision import Array
-from chanas.operators.quantised import Grid, computed, fused_multiply_add, quantised, whole_weights
+from chanas.operators.quantised import (
+    Grid,
+    computed,
+    exact_weights,
+    fits_pairs,
+    fused_multiply_add,
+    quantised,
+    whole_weights,
+)
 from chanas.operators.workload import Workload
 
 ends = st.floats(-1e4, 1e4, width=32)
@@ -66,9 +74,52 @@ def test_pairs_of_weights_never_leave_sixteen_bits(weight: Array) -> None:
     assert np.all(np.abs(whole * steps.reshape(-1, 1, 1, 1) - weight) <= 0.51 * steps.reshape(-1, 1, 1, 1))
 
 
+def test_pairs_of_tiny_weights_never_leave_sixteen_bits() -> None:
+    """Such whose products are 0 in float32."""
+    assert whole_weights(np.full((1, 2, 1, 1), 1e-24, np.float32))[0].sum() <= 128
+
+
 def test_weights_that_are_alone_use_all_numbers() -> None:
     weight = np.linspace(-1, 1, 9, dtype=np.float32).reshape(1, 1, 3, 3)
     assert np.abs(whole_weights(weight, in_pairs=False)[0]).max() == 127
+
+
+whole = arrays(np.int8, st.tuples(st.integers(1, 5), st.integers(1, 9), st.just(3), st.just(1)))
+
+
+@given(whole, arrays(np.float32, 5, elements=st.floats(2.0**-20, 4.0, width=32)))
+def test_weights_that_are_whole_numbers_of_a_step_stay_so(numbers: Array, steps: Array) -> None:
+    """The least such numbers, times whatever all of a channel are multiples of."""
+    steps = steps[: len(numbers)].reshape(-1, 1, 1, 1)
+    weight = numbers.astype(np.float32) * steps
+    found = exact_weights(weight)
+    multiples = np.gcd.reduce(np.abs(numbers.astype(int)).reshape(len(numbers), -1), axis=1)
+    least = numbers // np.maximum(multiples, 1).reshape(-1, 1, 1, 1)
+    if least.max() > 127:
+        assert found is None
+        return
+    assert found is not None
+    np.testing.assert_array_equal(found[0], least)
+    np.testing.assert_allclose(found[0] * found[1].reshape(-1, 1, 1, 1), weight, rtol=1e-6)
+    if (multiples == 1).all() and (np.abs(least).reshape(len(least), -1).max(axis=1) > 100).all():
+        np.testing.assert_array_equal(found[1], steps.ravel())
+
+
+def test_weights_that_nobody_rounded_are_no_whole_numbers() -> None:
+    rng = np.random.default_rng(0)
+    assert exact_weights(rng.standard_normal((8, 16, 1, 1), dtype=np.float32)) is None
+    whole = rng.integers(-128, 256, (8, 16, 1, 1))
+    whole[:, 0] = 255
+    assert exact_weights((0.01 * whole).astype(np.float32)) is None
+
+
+@given(whole)
+def test_pairs_fit_that_never_leave_sixteen_bits(numbers: Array) -> None:
+    even = numbers.shape[1] // 2 * 2
+    pairs = np.stack([numbers[:, 0:even:2], numbers[:, 1:even:2]]).astype(int)
+    ends = [255 * pairs.clip(*side).sum(axis=0) for side in ((0, None), (None, 0))]
+    inside = all(((end >= -32768) & (end <= 32767)).all() for end in ends)
+    assert fits_pairs(numbers.astype(np.float32)) == inside
 
 
 @given(numbers, numbers, numbers)

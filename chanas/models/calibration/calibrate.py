@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -102,6 +102,15 @@ class Calibration:
             f"ranges by {self.method}, of {self.num_inputs} inputs; squared error of the outputs by method: {tried}",
             f"{self.error:.2%} with corrected biases, all operators in int8 that can be",
         ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Content of `tuned.json` about the calibration."""
+        return {
+            "method": self.method,
+            "errors": dict(self.errors),
+            "error": self.error,
+            "num_inputs": self.num_inputs,
+        }
 
     def measured(self, forms: Mapping[int, Form], chosen: Chosen, allowed: float) -> tuple[Shifts, Agreement]:
         """The program with operators in other forms, its biases corrected and each operator in int8 compared with its

@@ -27,6 +27,7 @@ from chanas.operators.workload import Workload
 Inputs = Sequence[Array]
 Shifts = Mapping[int, Array]
 NO_SHIFTS: Shifts = MappingProxyType({})
+BESIDE_FLOAT32 = "float32, on the pictures of the calibration"
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,33 @@ class InFloat32:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A network partly in int8 beside the same one in float32, on the inputs that it was calibrated with.
+    """A network partly in int8 beside the same one in float32, on the inputs that it was calibrated with, or beside
+    the file that it is quantised in.
 
     num_int8, num_operators  operators in int8, and all that are tuned
-    error, allowed           squared error of the outputs as a part of their squares, and the largest that was allowed
-    num_same, num_pictures   pictures of which the largest output is the same
+    error, allowed           squared error of the outputs as a part of their squares, and the largest that was allowed;
+                             None: any
+    num_same, num_pictures   pictures, or other inputs, of which the largest output is the same
+    beside                   what it was compared with, on which inputs
     """
 
     num_int8: int
     num_operators: int
     error: float
-    allowed: float
+    allowed: float | None
     num_same: int
     num_pictures: int
+    beside: str = BESIDE_FLOAT32
+
+    @property
+    def is_allowed(self) -> bool:
+        return self.allowed is None or self.error <= self.allowed
 
     def line(self) -> str:
         """The comparison for people."""
-        more = f", more than the {self.allowed:.2%} that is allowed" if self.error > self.allowed else ""
+        more = "" if self.is_allowed else f", more than the {self.allowed:.2%} that is allowed"
         return (
-            f"{self.num_int8} of {self.num_operators} operators; against float32, on the pictures of the calibration: "
+            f"{self.num_int8} of {self.num_operators} operators; against {self.beside}: "
             f"the largest output is the same for {self.num_same} of {self.num_pictures}, squared error {self.error:.2%}"
             f"{more}"
         )
@@ -167,8 +176,8 @@ class Mixed:
         """Squared error of the outputs as a part of their squares, of some inputs."""
         return self._compared(places)[0]
 
-    def agreement(self, allowed: float) -> Agreement:
-        """The program beside float32, each operator in int8 compared with its emulation.
+    def agreement(self, allowed: float | None, beside: str = BESIDE_FLOAT32) -> Agreement:
+        """The program beside float32, or whatever gave the outputs, each operator in int8 compared with its emulation.
 
         Raises:
             MeasureError: an operator computes other numbers than its emulation.
@@ -176,7 +185,7 @@ class Mixed:
         floats = self.floats
         num_int8 = check_numbers(self.program, self.chosen, self.values(floats.inputs[0]))
         error, num_same = self._compared(range(len(floats.inputs)))
-        return Agreement(num_int8, len(self.program.tuned), error, allowed, num_same, len(floats.inputs))
+        return Agreement(num_int8, len(self.program.tuned), error, allowed, num_same, len(floats.inputs), beside)
 
     def _compared(self, places: Sequence[int]) -> tuple[float, int]:
         """The squared error, and of how many inputs the largest output is the same."""

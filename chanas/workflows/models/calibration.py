@@ -1,4 +1,4 @@
-"""Networks in int8 calibrated with a folder of pictures."""
+"""Networks in int8: calibrated with a folder of pictures, or quantised already."""
 
 from __future__ import annotations
 
@@ -10,31 +10,53 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chanas.errors import ConfigError, DataError
+from chanas.errors import ConfigError, DataError, TargetError
 
 if TYPE_CHECKING:
     from chanas.compiler.cpu.module import Chosen
     from chanas.compiler.program import Program
     from chanas.core.target import HardwareTarget
     from chanas.models.calibration.calibrate import Calibration
+    from chanas.models.calibration.given import Given
     from chanas.models.calibration.mixed import Agreement
     from chanas.models.graph import Graph
-    from chanas.models.sources.model import Array
+    from chanas.models.quantised import QuantisedGraph
+    from chanas.models.sources.model import Array, OpenedModel
     from chanas.prescheduler.session import Session
     from chanas.prescheduler.tuning.warm_start import WarmStart
 
 MOST_PICTURES, FEWEST_PICTURES = 300, 8
 
 
-def int8_entry(calibration: Calibration, agreement: Agreement | None) -> dict[str, Any]:
+def int8_entry(calibration: Calibration | Given, agreement: Agreement | None) -> dict[str, Any]:
     """Content of `tuned.json` about int8."""
-    return {
-        "method": calibration.method,
-        "errors": dict(calibration.errors),
-        "error": calibration.error,
-        "num_inputs": calibration.num_inputs,
-        "agreement": None if agreement is None else dataclasses.asdict(agreement),
-    }
+    return {**calibration.to_json(), "agreement": None if agreement is None else dataclasses.asdict(agreement)}
+
+
+def quantised_graph(
+    opened: OpenedModel, target: HardwareTarget, has_pictures: bool, is_here: bool = True
+) -> QuantisedGraph | None:
+    """A network that is quantised already without its roundings, for a use in int8; None for another use, and of any
+    other network.
+
+    Raises:
+        ConfigError: it is quantised already, and there are pictures to calibrate it with.
+        TargetError: it is, and the target is elsewhere.
+    """
+    from chanas.models.quantised import without_roundings
+    from chanas.models.reading.reader import read_graph
+
+    if target.dtype != "int8" or not any(node.op_type == "DequantizeLinear" for node in opened.proto.graph.node):
+        return None
+    found = without_roundings(read_graph(opened.proto, opened.inputs))
+    if found is not None and has_pictures:
+        raise ConfigError(
+            f"{opened.name} is quantised already, and has its ranges in the file; leave out --calibration, or give the "
+            "file that it was made of"
+        )
+    if found is not None and not is_here:
+        raise TargetError("networks in int8 are compared on this machine; leave out --rpc with --dtype int8")
+    return found
 
 
 def read_pictures(folder: Path, graph: Graph, preprocess: Mapping[str, Any] | None, name: str) -> list[list[Array]]:

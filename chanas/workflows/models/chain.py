@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import functools
 import math
 import os
 import time
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chanas import __version__, interrupts
+from chanas import interrupts
 from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
 from chanas.core.units import format_estimate, format_latency
@@ -29,7 +27,7 @@ from chanas.devices.peak import peak_gflops
 from chanas.errors import ConfigError, MeasureError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.workflows.models.saving import SavedModel, operator_entries, write_folder
+from chanas.workflows.models.saving import SavedModel, describe, write_folder
 from chanas.workflows.models.watch import Watch
 
 if TYPE_CHECKING:
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from chanas.measuring.devices import HoldDevice
     from chanas.measuring.fleet import OpenPool
     from chanas.models.calibration.calibrate import Calibration
+    from chanas.models.calibration.given import Given
     from chanas.models.calibration.mixed import Agreement
     from chanas.models.graph import Graph
     from chanas.models.proof.proving import Proof
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from chanas.prescheduler.session import Session
     from chanas.workflows.models.layouts import LayoutSearch
 
-    Given = Sequence[Sequence[Array]]
+    Calls = Sequence[Sequence[Array]]
 
 DEFAULT_FOLDER, DEFAULT_EFFORT = Path("tuned"), NetworkEffort()
 
@@ -155,20 +154,23 @@ class LoadedModel:
         from chanas.models.lowering import lower
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
+        from chanas.workflows.models.calibration import quantised_graph
 
         check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
             own = _own_target(hardware, effort)
             open_prior(effort.warm_start, place, own)
-            return _plan_lines(self, lower(self.graph, own), hardware, effort, folder)
+            quantised = quantised_graph(self.opened, hardware, effort.calibration is not None)
+            program = lower((quantised or self).graph, own)
+            return _plan_lines(self, program, hardware, effort, folder)
 
     def tune(
         self,
         target: Usage | str = HERE,
         trials: int | None = None,
         *,
-        calibration: Given | None = None,
+        calibration: Calls | None = None,
         effort: NetworkEffort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
         progress: bool = True,
@@ -200,8 +202,11 @@ class LoadedModel:
         """
         from chanas.measuring.devices import timing_device
         from chanas.measuring.locks import device_lock
+        from chanas.models.calibration.given import Given
         from chanas.models.lowering import lower
         from chanas.models.proof.reference import reference_of
+        from chanas.models.quantised import lower_quantised
+        from chanas.operators.precision import INT8
         from chanas.prescheduler.program import (
             TunedOperators,
             around,
@@ -214,7 +219,7 @@ class LoadedModel:
         from chanas.prescheduler.session import open_session
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
-        from chanas.workflows.models.calibration import calibrated
+        from chanas.workflows.models.calibration import calibrated, quantised_graph
         from chanas.workflows.models.layouts import forms_of, tune_network
 
         begin_s = time.monotonic() - sum(self.watch.seconds.values())
@@ -231,17 +236,22 @@ class LoadedModel:
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
             own = _own_target(hardware, effort)
-            inputs = self._calibration(hardware, effort, calibration, is_here=open_pool is None)
+            has_pictures = calibration is not None or effort.calibration is not None
+            quantised = quantised_graph(self.opened, hardware, has_pictures, is_here=open_pool is None)
+            inputs = [] if quantised else self._calibration(hardware, effort, calibration, is_here=open_pool is None)
             prior = functools.cache(lambda device: open_prior(effort.warm_start, place, device))
             warm_start = prior(own)  # what is wrong with the name shows now
             with watch.step("lower"), named_wait(f"dividing {self.name} into operators", progress):
-                program = lower(self.graph, own)
+                numbers = None if quantised is None else lower_quantised(quantised, own, hardware)
+                program = lower(self.graph, own) if numbers is None else numbers.program
             check_provable(program)
             plan = _plan_lines(self, program, hardware, effort, folder)  # what is wrong with knobs shows now
             if progress:
                 announce(plan)
             with watch.step("answer"):
                 reference = reference_of(self.opened, self.graph, effort.seed)
+                if numbers is not None:  # of what the file rounds, some is not
+                    reference = reference.rounded_to(INT8, len(program.tuned))
             peak = None
             if open_pool is None:  # elsewhere nothing but programs is timed
                 with device_lock():
@@ -260,7 +270,9 @@ class LoadedModel:
                 best = _BestSoFar(draft, session, folder)
                 with watch.step("first build"), named_wait("building the network with likely schedules", progress):
                     built_s = best.begin()
-                found = None
+                found: Calibration | Given | None = None
+                if numbers is not None:
+                    found = Given(numbers, reference.draws, hardware, session.pool, session.scratch, built_s)
                 if inputs:
                     with watch.step("calibrate"):
                         found = calibrated(program, inputs, session, hardware, prior)
@@ -284,7 +296,7 @@ class LoadedModel:
             made = dataclasses.replace(made, calibration=found, agreement=agreement)
             return dataclasses.replace(made, best=best.built, told=best.told)
 
-    def _calibration(self, target: HardwareTarget, effort: NetworkEffort, given: Given | None, is_here: bool) -> Given:
+    def _calibration(self, target: HardwareTarget, effort: NetworkEffort, given: Calls | None, is_here: bool) -> Calls:
         """The inputs that a network in int8 is calibrated with; none in another dtype.
 
         Raises:
@@ -373,7 +385,7 @@ class TunedModel:
     run: RunDirectory | None = None
     knobs: Mapping[str, str] | None = None
     layouts: LayoutSearch | None = None
-    calibration: Calibration | None = None
+    calibration: Calibration | Given | None = None
     agreement: Agreement | None = None
 
     def build(self) -> BuiltModel:
@@ -529,65 +541,8 @@ class BuiltModel:
             ConfigError: there is something else than an earlier tuned network.
             ChanasError: it cannot be written.
         """
-        document = _describe(self) | {"run": None}
+        document = describe(self) | {"run": None}
         if self.tuned.run is not None:
             document["run"] = os.path.relpath(self.tuned.run.root.resolve(), Path(folder).resolve())
         told = write_folder(Path(folder), self.library, self.made, document, keep_faster=keep_faster)
         return SavedModel(Path(folder), told or self.tuned.told)
-
-
-def _describe(built: BuiltModel) -> dict[str, Any]:
-    """Content of `tuned.json` without hashes."""
-    from chanas.bundle.tuned import SCHEMA, remark_of
-    from chanas.compiler.backends import backend_of
-    from chanas.core.target import tvm_version
-    from chanas.prescheduler.program import activation_bytes, share_of_others, weight_bytes
-    from chanas.workflows.models.calibration import int8_entry
-
-    tuned, proof = built.tuned, built.proof
-    opened, choices, peak = tuned.loaded.opened, tuned.tuned.choices, tuned.peak_gflops
-    return {
-        "schema": SCHEMA,
-        "name": opened.name,
-        "run_id": built.watch.run_id,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "origin": dict(opened.origin),
-        "remark": remark_of(opened.origin),
-        "target": tuned.target.to_json(),
-        "space_version": backend_of(tuned.target).space_version,
-        "seed": tuned.seed,
-        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in opened.inputs],
-        "outputs": [
-            {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
-            for i, (shape, number) in enumerate(zip(tuned.reference.output_shapes, tuned.program.outputs, strict=True))
-        ],
-        "operators": operator_entries(tuned.program, tuned.tuned, tuned.target, peak),
-        **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json(tuned.program)}),
-        **({} if tuned.calibration is None else {"int8": int8_entry(tuned.calibration, tuned.agreement)}),
-        "others": dict(Counter(o.name for o in tuned.program.others)),
-        "measured": {
-            "latency_s": proof.seconds,
-            "spread_s": proof.spread_s,
-            "relative_error": proof.relative_error,
-            "share_of_others": share_of_others(choices, tuned.program, proof.seconds),
-            "weight_bytes": float(weight_bytes(tuned.program)),
-            "activation_bytes": float(activation_bytes(tuned.program)),
-        }
-        | ({} if peak is None else {"peak_gflops": peak}),
-        "knobs": tuned.knobs,
-        "unproven": list(tuned.reference.unproven),
-        "proof": {"draws": list(proof.draws), "outputs": [dataclasses.asdict(o) for o in proof.outputs]},
-        **tuned.loaded.pictures,
-        "probabilities": _ends_in_softmax(tuned.loaded.graph),
-        "seconds": {name: round(seconds, 3) for name, seconds in built.watch.seconds.items()},
-        "trials": {"new": tuned.tuned.num_new_trials, "failed": tuned.tuned.num_failed_trials},
-        "versions": {"chanas": __version__, "tvm": tvm_version()},
-    }
-
-
-def _ends_in_softmax(graph: Graph) -> bool:
-    """True if the first output is a softmax, whatever its shape is made."""
-    node = graph.node_of(graph.outputs[0])
-    while node is not None and node.op in ("reshape", "squeeze", "flatten"):
-        node = graph.node_of(node.reads[0])
-    return node is not None and node.op == "softmax"

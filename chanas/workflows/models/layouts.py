@@ -18,6 +18,7 @@ from chanas.errors import MeasureError
 if TYPE_CHECKING:
     from chanas.compiler.program import Form, Key, Program
     from chanas.models.calibration.calibrate import Calibration
+    from chanas.models.calibration.given import Given
     from chanas.models.calibration.mixed import Agreement, Shifts
     from chanas.prescheduler.choice import ExactChoice
     from chanas.prescheduler.layouts import LayoutGraph, Seconds
@@ -170,7 +171,7 @@ def tune_network(
     prior: Callable[[HardwareTarget], WarmStart | None],
     deadline_s: float,
     offer: Offer,
-    calibration: Calibration | None = None,
+    calibration: Calibration | Given | None = None,
 ) -> tuple[Program, TunedOperators, LayoutSearch | None]:
     """Tune a network in the device's own form, and in those that the effort and its dtype name; gives the program in
     which each operator has the best one for the whole, with its schedules.
@@ -225,7 +226,7 @@ class _Search:
         effort: NetworkEffort,
         prior: Callable[[HardwareTarget], WarmStart | None],
         tuned: TunedOperators,
-        calibration: Calibration | None,
+        calibration: Calibration | Given | None,
     ) -> None:
         self.program, self.session, self.device = program, session, device
         self.effort, self.prior, self.tuned, self.calibration = effort, prior, tuned, calibration
@@ -279,7 +280,7 @@ class _Search:
             if _loss(losses, forms) > self.effort.max_error:
                 continue
             single = self._measured(graph, forms)
-            if single.agreement is None or single.agreement.error <= self.effort.max_error:
+            if single.agreement is None or single.agreement.is_allowed:
                 offer(single.choices, single.program, single.agreement)
         return found.joint.program, dataclasses.replace(self.tuned, choices=found.joint.choices), found
 
