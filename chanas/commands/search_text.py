@@ -97,7 +97,9 @@ def bundle_lines(bundle: CoDesign, table_error: str | None = None, saturated: st
         known = "not in the table" if top1 is None else f"{top1:.2%} in the table"
         rows.append(("accuracy predicted", f"{predicted['top1']:.2%}, {known}"))
     else:
-        rows.append(("accuracy on holdout", f"{measured['top1_holdout']:.2%} (predicted {predicted['top1']:.2%})"))
+        plain = measured.get("top1_holdout_float32")
+        found = f"{measured['top1_holdout']:.2%}" + ("" if plain is None else f" in int8, {plain:.2%} in float32")
+        rows.append(("accuracy on holdout", f"{found} (predicted {predicted['top1']:.2%})"))
     if saturated:
         rows.append(("", saturated))
     if not bundle.has_weights:

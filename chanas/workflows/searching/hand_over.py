@@ -85,6 +85,9 @@ def _tested_before(run: RunDirectory, bundle: CoDesign) -> dict[str, Any] | None
 def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, float], seed: int) -> dict[str, Any]:
     """Describe the winning network."""
     winner, of_source = outcome.architecture, prover.source.document(outcome.winner.proof)
+    measured = of_source["measured"]
+    if prover.in_int8 is not None and "top1_holdout" in measured:
+        measured = {**measured, "top1_holdout_float32": prover.top1_float32[winner]}
     space, classes = prover.source.task.space, prover.source.task.num_classes
     blocks = winner.blocks(space, classes)
     targets = []
@@ -105,6 +108,7 @@ def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, 
         )
     return {
         **of_source,
+        "measured": measured,
         "architecture": {"key": winner.key, "genome": encode(space, [winner])[0].tolist()},
         "space": space.to_json(),
         "targets": targets,

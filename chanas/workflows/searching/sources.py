@@ -118,12 +118,16 @@ class AccuracySource(abc.ABC):
 @dataclass
 class Prover:
     """Compiles finalists whole, compares them with PyTorch and measures them on every target; their accuracy is that of
-    the source."""
+    the source, or where a target is in int8 as they compute there.
+
+    top1_float32  of finalists, by the source
+    """
 
     source: AccuracySource
     targets: Sequence[SearchTarget]
     scratch: Path
     progress: bool = True
+    top1_float32: dict[Architecture, float] = field(default_factory=dict)
     _calibrated: dict[Architecture, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
@@ -196,6 +200,7 @@ class Prover:
     def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
         with named_wait("evaluating the finalists", self.progress):
             jobs, top1 = self.jobs(architectures), self.source.judge(architectures)
+        self.top1_float32 |= dict(zip(architectures, top1, strict=True))
         measured = {target.name: self.measure(target, jobs) for target in self.targets}
         if (target := self.in_int8) is not None:
             works = {a for a, outcome in measured[target.name].items() if outcome.error is None}
