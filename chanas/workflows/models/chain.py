@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import functools
 import math
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chanas import interrupts
+from chanas import __version__, interrupts
 from chanas.core.effort import NetworkEffort
 from chanas.core.progress import announce, named_wait
-from chanas.core.units import format_estimate, format_latency
+from chanas.core.units import format_latency
 from chanas.core.usage import HERE, Usage
 from chanas.devices.peak import peak_gflops
 from chanas.errors import ConfigError, MeasureError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.workflows.models.saving import SavedModel, describe, write_folder
+from chanas.workflows.models.plan import own_target, plan_lines
+from chanas.workflows.models.saving import SavedModel, operator_entries, write_folder
 from chanas.workflows.models.watch import Watch
 
 if TYPE_CHECKING:
@@ -159,11 +162,11 @@ class LoadedModel:
         check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
         with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
-            own = _own_target(hardware, effort)
+            own = own_target(hardware, effort)
             open_prior(effort.warm_start, place, own)
             quantised = quantised_graph(self.opened, hardware, effort.calibration is not None)
             program = lower((quantised or self).graph, own)
-            return _plan_lines(self, program, hardware, effort, folder)
+            return plan_lines(self.opened, program, hardware, effort, folder)
 
     def tune(
         self,
@@ -235,7 +238,7 @@ class LoadedModel:
             if not place.records.is_file():
                 raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
         with (hold or timing_device)(usage) as (hardware, open_pool):
-            own = _own_target(hardware, effort)
+            own = own_target(hardware, effort)
             has_pictures = calibration is not None or effort.calibration is not None
             quantised = quantised_graph(self.opened, hardware, has_pictures, is_here=open_pool is None)
             inputs = [] if quantised else self._calibration(hardware, effort, calibration, is_here=open_pool is None)
@@ -245,7 +248,7 @@ class LoadedModel:
                 numbers = None if quantised is None else lower_quantised(quantised, own, hardware)
                 program = lower(self.graph, own) if numbers is None else numbers.program
             check_provable(program)
-            plan = _plan_lines(self, program, hardware, effort, folder)  # what is wrong with knobs shows now
+            plan = plan_lines(self.opened, program, hardware, effort, folder)  # what is wrong with knobs shows now
             if progress:
                 announce(plan)
             with watch.step("answer"):
@@ -314,47 +317,6 @@ class LoadedModel:
             return given or ()
         folder = Path(effort.calibration)
         return read_pictures(folder, self.graph, self.pictures["preprocess"], self.name)
-
-
-def _plan_lines(
-    loaded: LoadedModel, program: Program, target: HardwareTarget, effort: NetworkEffort, folder: Path | None
-) -> list[str]:
-    """Lines about the operators that are tuned, their target, and about how long that takes.
-
-    Raises:
-        ConfigError: as `changed_spaces`.
-    """
-    from chanas.bundle.tuned import remark_of
-    from chanas.compiler.knobs import changed_spaces
-    from chanas.prescheduler.tuning.budget import TRIAL_S
-    from chanas.workflows.models.layouts import forms_of
-
-    remark = remark_of(loaded.opened.origin)
-    forms = forms_of(target, effort)
-    knobs = None if effort.knobs is None else Path(effort.knobs)
-    spaces, num_forms = changed_spaces(program.workloads(), forms[0].on(target), knobs), len(forms)
-    most = num_forms * sum(min(effort.num_trials, space.num_points) for space in spaces)
-    seconds = math.inf if effort.minutes is None else 60.0 * effort.minutes
-    seconds = min(seconds, TRIAL_S * most)
-    return [
-        f"plan       {loaded.name}{f' ({remark})' if remark else ''} for target {target.name}: {len(spaces)} "
-        f"operators{f' in {num_forms} forms' * (num_forms > 1)}, at most {most} trials, kept ones included; "
-        f"{format_estimate(seconds)} on two idle cores",
-        *([] if folder is None else [f"           into {folder}"]),
-    ]
-
-
-def _own_target(target: HardwareTarget, effort: NetworkEffort) -> HardwareTarget:
-    """The processor in float32, which all operators of a network can be in.
-
-    Raises:
-        TargetError: there are no kernels for finished networks in such a use, or not in all layouts that are wanted.
-    """
-    from chanas.workflows.models.layouts import forms_of
-
-    if target.gpu is not None or target.batch > 1:
-        raise TargetError(f"finished networks are tuned for processors, one input at a time; got target {target.name}")
-    return forms_of(target, effort)[0].on(target)
 
 
 @dataclass(frozen=True)
@@ -541,8 +503,65 @@ class BuiltModel:
             ConfigError: there is something else than an earlier tuned network.
             ChanasError: it cannot be written.
         """
-        document = describe(self) | {"run": None}
+        document = _describe(self) | {"run": None}
         if self.tuned.run is not None:
             document["run"] = os.path.relpath(self.tuned.run.root.resolve(), Path(folder).resolve())
         told = write_folder(Path(folder), self.library, self.made, document, keep_faster=keep_faster)
         return SavedModel(Path(folder), told or self.tuned.told)
+
+
+def _describe(built: BuiltModel) -> dict[str, Any]:
+    """Content of `tuned.json` without hashes."""
+    from chanas.bundle.tuned import SCHEMA, remark_of
+    from chanas.compiler.backends import backend_of
+    from chanas.core.target import tvm_version
+    from chanas.prescheduler.program import activation_bytes, share_of_others, weight_bytes
+    from chanas.workflows.models.calibration import int8_entry
+
+    tuned, proof = built.tuned, built.proof
+    opened, choices, peak = tuned.loaded.opened, tuned.tuned.choices, tuned.peak_gflops
+    return {
+        "schema": SCHEMA,
+        "name": opened.name,
+        "run_id": built.watch.run_id,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "origin": dict(opened.origin),
+        "remark": remark_of(opened.origin),
+        "target": tuned.target.to_json(),
+        "space_version": backend_of(tuned.target).space_version,
+        "seed": tuned.seed,
+        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in opened.inputs],
+        "outputs": [
+            {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
+            for i, (shape, number) in enumerate(zip(tuned.reference.output_shapes, tuned.program.outputs, strict=True))
+        ],
+        "operators": operator_entries(tuned.program, tuned.tuned, tuned.target, peak),
+        **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json(tuned.program)}),
+        **({} if tuned.calibration is None else {"int8": int8_entry(tuned.calibration, tuned.agreement)}),
+        "others": dict(Counter(o.name for o in tuned.program.others)),
+        "measured": {
+            "latency_s": proof.seconds,
+            "spread_s": proof.spread_s,
+            "relative_error": proof.relative_error,
+            "share_of_others": share_of_others(choices, tuned.program, proof.seconds),
+            "weight_bytes": float(weight_bytes(tuned.program)),
+            "activation_bytes": float(activation_bytes(tuned.program)),
+        }
+        | ({} if peak is None else {"peak_gflops": peak}),
+        "knobs": tuned.knobs,
+        "unproven": list(tuned.reference.unproven),
+        "proof": {"draws": list(proof.draws), "outputs": [dataclasses.asdict(o) for o in proof.outputs]},
+        **tuned.loaded.pictures,
+        "probabilities": _ends_in_softmax(tuned.loaded.graph),
+        "seconds": {name: round(seconds, 3) for name, seconds in built.watch.seconds.items()},
+        "trials": {"new": tuned.tuned.num_new_trials, "failed": tuned.tuned.num_failed_trials},
+        "versions": {"chanas": __version__, "tvm": tvm_version()},
+    }
+
+
+def _ends_in_softmax(graph: Graph) -> bool:
+    """True if the first output is a softmax, whatever its shape is made."""
+    node = graph.node_of(graph.outputs[0])
+    while node is not None and node.op in ("reshape", "squeeze", "flatten"):
+        node = graph.node_of(node.reads[0])
+    return node is not None and node.op == "softmax"

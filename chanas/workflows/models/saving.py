@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import math
 import os
 import statistics
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import save_file
 
-from chanas import __version__
 from chanas.bundle.tuned import DOCUMENT, MODULE, SOURCE, WEIGHTS, TunedNetwork
 from chanas.core.units import format_latency
 from chanas.core.usage import HERE, Usage
@@ -29,9 +26,7 @@ if TYPE_CHECKING:
     from chanas.compiler.cpu.module import ProgramModule
     from chanas.compiler.program import Program
     from chanas.core.target import HardwareTarget
-    from chanas.models.graph import Graph
     from chanas.prescheduler.program import TunedOperators
-    from chanas.workflows.models.chain import BuiltModel
 
 
 def default_folder(
@@ -187,60 +182,3 @@ class SavedModel:
         network.run(*network.random_inputs())
         seconds = network.time_calls(num_calls)
         return Evaluation(statistics.fmean(seconds), statistics.stdev(seconds), statistics.median(seconds))
-
-
-def describe(built: BuiltModel) -> dict[str, Any]:
-    """Content of `tuned.json` without hashes."""
-    from chanas.bundle.tuned import SCHEMA, remark_of
-    from chanas.compiler.backends import backend_of
-    from chanas.core.target import tvm_version
-    from chanas.prescheduler.program import activation_bytes, share_of_others, weight_bytes
-    from chanas.workflows.models.calibration import int8_entry
-
-    tuned, proof = built.tuned, built.proof
-    opened, choices, peak = tuned.loaded.opened, tuned.tuned.choices, tuned.peak_gflops
-    return {
-        "schema": SCHEMA,
-        "name": opened.name,
-        "run_id": built.watch.run_id,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "origin": dict(opened.origin),
-        "remark": remark_of(opened.origin),
-        "target": tuned.target.to_json(),
-        "space_version": backend_of(tuned.target).space_version,
-        "seed": tuned.seed,
-        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in opened.inputs],
-        "outputs": [
-            {"name": opened.output_name(i), "shape": list(shape), "dtype": tuned.program.value(number).dtype}
-            for i, (shape, number) in enumerate(zip(tuned.reference.output_shapes, tuned.program.outputs, strict=True))
-        ],
-        "operators": operator_entries(tuned.program, tuned.tuned, tuned.target, peak),
-        **({} if tuned.layouts is None else {"layouts": tuned.layouts.to_json(tuned.program)}),
-        **({} if tuned.calibration is None else {"int8": int8_entry(tuned.calibration, tuned.agreement)}),
-        "others": dict(Counter(o.name for o in tuned.program.others)),
-        "measured": {
-            "latency_s": proof.seconds,
-            "spread_s": proof.spread_s,
-            "relative_error": proof.relative_error,
-            "share_of_others": share_of_others(choices, tuned.program, proof.seconds),
-            "weight_bytes": float(weight_bytes(tuned.program)),
-            "activation_bytes": float(activation_bytes(tuned.program)),
-        }
-        | ({} if peak is None else {"peak_gflops": peak}),
-        "knobs": tuned.knobs,
-        "unproven": list(tuned.reference.unproven),
-        "proof": {"draws": list(proof.draws), "outputs": [dataclasses.asdict(o) for o in proof.outputs]},
-        **tuned.loaded.pictures,
-        "probabilities": _ends_in_softmax(tuned.loaded.graph),
-        "seconds": {name: round(seconds, 3) for name, seconds in built.watch.seconds.items()},
-        "trials": {"new": tuned.tuned.num_new_trials, "failed": tuned.tuned.num_failed_trials},
-        "versions": {"chanas": __version__, "tvm": tvm_version()},
-    }
-
-
-def _ends_in_softmax(graph: Graph) -> bool:
-    """True if the first output is a softmax, whatever its shape is made."""
-    node = graph.node_of(graph.outputs[0])
-    while node is not None and node.op in ("reshape", "squeeze", "flatten"):
-        node = graph.node_of(node.reads[0])
-    return node is not None and node.op == "softmax"
