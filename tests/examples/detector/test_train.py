@@ -84,21 +84,37 @@ def test_some_hundred_steps_lower_the_loss() -> None:
     assert np.mean(losses[-20:]) < 0.85 * np.mean(losses[:20])
 
 
-@pytest.mark.slow
-def test_training_leaves_networks_that_are_evaluated_alike(tmp_path: Path) -> None:
-    def printed(script: str, *options: str) -> str:
-        done = subprocess.run(
-            [sys.executable, str(SCRIPTS / script), *options], cwd=tmp_path, capture_output=True, text=True, timeout=250
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+def printed(folder: Path, script: str, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *options], cwd=folder, capture_output=True, text=True, timeout=850
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
-    told = printed("train.py", "--minutes", "0.1", "--width", "0.125", "--num-images", "4", "--out", "out")
-    again = printed("evaluate.py", "--model", "out/detector.pt2", "--data", "out/val")
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder that a small network was trained in, and what was printed."""
+    folder = tmp_path_factory.mktemp("detector")
+    options = ["--minutes", "0.1", "--width", "0.125", "--num-images", "4", "--out", "out"]
+    return folder, printed(folder, "train.py", *options)
+
+
+@pytest.mark.slow
+def test_training_leaves_networks_that_are_evaluated_alike(trained: tuple[Path, str]) -> None:
+    folder, told = trained
+    again = printed(folder, "evaluate.py", "--model", "out/detector.pt2", "--data", "out/val")
     assert again.startswith("mAP50 ")
     assert again in told
-    assert (tmp_path / "out" / "detector.onnx").stat().st_size > 100_000
-    if "avx2" in host_processor().used_flags:
-        data = ["--data", "out/val", "--calibration", "out/calibration"]
-        table = printed("deploy.py", "--model", "out/detector.pt2", *data, "--minutes", "0.1", "--num-images", "2")
-        assert [line[:24].strip() for line in table.splitlines()[-4:]] == [UNTUNED, TUNED, INT8, LIBRARY]
+    assert (folder / "out" / "detector.onnx").stat().st_size > 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("avx2" not in host_processor().used_flags, reason="int8 needs AVX2")
+def test_a_detector_goes_from_its_file_to_a_c_library(trained: tuple[Path, str]) -> None:
+    data = ["--data", "out/val", "--calibration", "out/calibration", "--num-images", "2"]
+    table = printed(trained[0], "deploy.py", "--model", "out/detector.pt2", *data, "--minutes", "0.1")
+    rows = [(line[:24].strip(), line.split()[-3:]) for line in table.splitlines()[-4:]]
+    assert [name for name, _ in rows] == [UNTUNED, TUNED, INT8, LIBRARY]
+    assert rows[2][1][1:] == rows[3][1][1:]  # the library has the accuracy of what it was made from
