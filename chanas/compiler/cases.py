@@ -29,7 +29,7 @@ from chanas.network.folding import (
 from chanas.operators.epilogues import Epilogue, leaky_slope
 from chanas.operators.layout import PLAIN, Blocks, Layout, input_layout, layout_of
 from chanas.operators.precision import FLOAT32, INT8, Array, Precision, Stored, precision_of
-from chanas.operators.quantised import IDENTITY, Grid, Quantised, computed, finished, quantised
+from chanas.operators.quantised import IDENTITY, Grid, computed, finished, quantised
 from chanas.operators.steps import block_workloads, device_workloads
 from chanas.operators.workload import Workload, scales_weights
 
@@ -315,18 +315,12 @@ def _quantised_block_case(block: BlockConfig, layout: Blocks) -> ReferenceCase:
         assert first.numbers is not None
         given = first.numbers.input.encode(x)
     out = quantised_values(operators, given)[-1]
-    parameters = pack_block(block, tensors, layout, INT8.dtype)
-    arguments = (_packed_value(layout, first.step.workload, given, first.numbers), *parameters)
+    begin = 0 if first.numbers is None else first.numbers.input.zero
+    packed = PLAIN.pack(x) if first.step.workload.reads_image else _packed_numbers(layout, given, begin)
+    arguments = (packed, *pack_block(block, tensors, layout, INT8.dtype))
     zero = last.numbers.output.zero if last.numbers is not None else 0
     tolerance = _NEXT_NUMBER if first.step.workload.reads_image else FLOAT32.block_tolerance
     return ReferenceCase(arguments, tuple(range(1, len(arguments))), _packed_numbers(layout, out, zero), tolerance)
-
-
-def _packed_value(layout: Blocks, first: Workload, x: Stored, by: Quantised | None) -> Stored:
-    """The input of a block's first operator as it lies in memory."""
-    if first.reads_image:
-        return PLAIN.pack(x)
-    return _packed_numbers(layout, x, 0 if by is None else by.input.zero)
 
 
 def network_grids(

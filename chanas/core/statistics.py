@@ -1,4 +1,4 @@
-"""Statistics that models of several parts share: a kernel, its distances, expected improvement, rank correlation."""
+"""Statistics that several parts share: samples, a kernel, its distances, expected improvement, rank correlation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+
+
+def spread(num: int, most: int) -> npt.NDArray[np.int64]:
+    """The places of at most so many of `num` things, evenly from the first to the last."""
+    return np.linspace(0, num - 1, min(num, most)).round().astype(np.int64)
 
 
 def distances(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -14,11 +14,12 @@ import numpy as np
 
 from chanas.compiler.cases import float_values, in_parts, quantised_logits, quantised_value
 from chanas.core.arch import BlockConfig
+from chanas.core.statistics import spread
 from chanas.models.calibration.mixed import mean_sums
 from chanas.models.calibration.ranges import METHODS, Histogram
 from chanas.network.folding import GRIDS, SHIFT, BlockOperator, block_operators, quantise_operators
 from chanas.operators.precision import Array, Stored
-from chanas.operators.quantised import Grid, whole_weights
+from chanas.operators.quantised import Grid
 
 NUM_COMPARED, NUM_FOR_BIASES = 12, 16
 """Images that methods are compared with, and that biases are corrected with: emulations take their time."""
@@ -33,7 +34,7 @@ def calibrated_blocks(blocks: Sequence[BlockConfig], parameters: Parameters, ima
         images: float32[N, C, R, R] such as the network is for.
     """
     seen = _seen(blocks, parameters, images)
-    few, for_biases = (_spread(images, number) for number in (NUM_COMPARED, NUM_FOR_BIASES))
+    few, for_biases = (images[spread(len(images), most)] for most in (NUM_COMPARED, NUM_FOR_BIASES))
     expected = _float_logits(blocks, parameters, few)
 
     def error(found: Parameters) -> float:
@@ -42,12 +43,6 @@ def calibrated_blocks(blocks: Sequence[BlockConfig], parameters: Parameters, ima
     tried = [_with_grids(parameters, [[find(h) for h in own] for own in seen]) for find in METHODS.values()]
     best = min(tried, key=error)
     return min(best, _corrected(blocks, best, for_biases), key=error)
-
-
-def _spread(images: Array, most: int) -> Array:
-    """At most so many of the images, spread over all."""
-    found: Array = images[np.linspace(0, len(images) - 1, min(len(images), most)).round().astype(int)]
-    return found
 
 
 def _float_logits(blocks: Sequence[BlockConfig], parameters: Parameters, images: Array) -> Array:
@@ -119,12 +114,13 @@ def _shift(operator: BlockOperator, plain: Sequence[Array], given: Sequence[Stor
     """float32[C_out]: the mean sum of each channel of maps in float32, less that of the numbers that stand for them."""
     workload, by, weight = operator.step.workload, operator.numbers, operator.weight
     assert by is not None
+    assert by.numbers is not None
+    assert by.steps is not None
     assert weight is not None
-    numbers, steps = whole_weights(weight, in_pairs=not workload.is_channelwise)
-    in_float32 = _means(workload.scaled, plain[0], plain)
+    rounded = by.numbers * by.steps.reshape(-1, 1, 1, 1)
+    sums = mean_sums(workload, weight, _means(workload.scaled, plain[0], plain))
     in_int8 = _means(workload.scaled, by.input.decode(given[0]), given)
-    sums = mean_sums(workload, weight, in_float32)
-    return (sums - mean_sums(workload, numbers * steps.reshape(-1, 1, 1, 1), in_int8)).astype(np.float32)
+    return (sums - mean_sums(workload, rounded, in_int8)).astype(np.float32)
 
 
 def _means(is_scaled: bool, x: Array, given: Sequence[Array]) -> Array:

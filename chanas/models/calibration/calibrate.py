@@ -26,6 +26,7 @@ from chanas.compiler.cases import convolution
 from chanas.compiler.cpu.module import Chosen
 from chanas.compiler.program import Form, Program, TunedOperation
 from chanas.core.progress import progress_bar
+from chanas.core.statistics import spread
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, DataError
 from chanas.measuring.fleet import Pool
@@ -160,7 +161,7 @@ def calibrate(
         raise ConfigError("no operator of the network can be in int8; tune it without --dtype int8")
     start_s = time.monotonic()
     mixed = here.mixed(floats, forms, first.grids, schedules(in_forms(first, forms, device)))
-    errors, compared = {}, _spread(len(inputs), NUM_COMPARED)
+    errors, compared = {}, spread(len(inputs), NUM_COMPARED).tolist()
     for name, grids in candidates.items():
         mixed.renew(grids)
         errors[name] = mixed.error(compared)
@@ -183,7 +184,7 @@ def _in_float32(
     numbers = _maps(program)
     own = program.form.on(here.device)
     probe = Probe(program, [*numbers, *program.outputs], schedules(program), own, here.pool, here.folder, "float32")
-    for_biases = _spread(len(inputs), NUM_FOR_BIASES)
+    for_biases = set(spread(len(inputs), NUM_FOR_BIASES).tolist())
     read = sorted({n for o in program.tuned for n in read_maps(o) if n in numbers})
     outputs, means = list[Sequence[Array]](), dict[int, Mapping[int, Array]]()
     ends = dict.fromkeys(probe.numbers, (0.0, 0.0))
@@ -208,12 +209,6 @@ def _in_float32(
     return InFloat32(program, inputs, outputs, means), seen
 
 
-def _spread(num: int, most: int) -> list[int]:
-    """The places of at most so many inputs, spread over all."""
-    places: list[int] = np.linspace(0, num - 1, min(num, most)).round().astype(int).tolist()
-    return places
-
-
 def _maps(program: Program) -> list[int]:
     """The values in channel blocks that tuned operators read or write."""
     found = {n: None for o in program.tuned for n in o.reads} | dict.fromkeys(program.tuned_numbers())
@@ -223,7 +218,7 @@ def _maps(program: Program) -> list[int]:
 def _corrected(mixed: Mixed, grids: Mapping[int, Grid], progress: bool) -> tuple[Shifts, float]:
     """Numbers to add to biases, none where they do not help, and the error of some inputs with them."""
     mixed.renew(grids)
-    compared = _spread(len(mixed.floats.inputs), NUM_COMPARED)
+    compared = spread(len(mixed.floats.inputs), NUM_COMPARED).tolist()
     before = mixed.error(compared)
     shifts = mixed.corrected(grids, progress)
     after = mixed.error(compared)
@@ -236,7 +231,7 @@ def _corrected(mixed: Mixed, grids: Mapping[int, Grid], progress: bool) -> tuple
 def _losses(mixed: Mixed, error: float) -> dict[int, float]:
     """The part of the outputs' error that each operator in int8 has: its own noise, of what it reads there."""
     noise, signal = dict.fromkeys(mixed.in_int8, 0.0), dict.fromkeys(mixed.in_int8, 0.0)
-    for place in _spread(len(mixed.floats.inputs), NUM_FOR_LOSSES):
+    for place in spread(len(mixed.floats.inputs), NUM_FOR_LOSSES).tolist():
         values = mixed.values(mixed.floats.inputs[place])
         for number in mixed.in_int8:
             made = mixed.program.operation(mixed.became[number])

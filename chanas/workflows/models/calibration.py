@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chanas.core.statistics import spread
 from chanas.errors import ConfigError, DataError, TargetError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def read_pictures(folder: Path, graph: Graph, preprocess: Mapping[str, Any] | No
     files = [folder / found for found, _ in walk(folder).images]
     if len(files) < FEWEST_PICTURES:
         raise DataError(f"expected at least {FEWEST_PICTURES} pictures to calibrate with, {folder} has {len(files)}")
-    places = np.linspace(0, len(files) - 1, min(len(files), MOST_PICTURES)).round().astype(int)
+    places = spread(len(files), MOST_PICTURES)
     prepare, shape = Preprocess.from_json(dict(preprocess)), graph.inputs[0].shape
     images = [read_picture(files[place], str(files[place])).image for place in places]
     if all(np.asarray(image).reshape(-1, 3).std(axis=0).max() == 0.0 for image in images):

@@ -15,6 +15,7 @@ import numpy as np
 from chanas.bundle.codesign import CoDesign
 from chanas.core.effort import NetworkEffort
 from chanas.core.progress import named_wait
+from chanas.core.statistics import spread
 from chanas.core.units import format_latency
 from chanas.core.usage import Usage
 from chanas.errors import CheckpointError, DataError, StageOrderError
@@ -201,8 +202,8 @@ def _train_inputs(data: ImageData, bundle: CoDesign) -> list[list[Array]]:
             f"expected at least {FEWEST_PICTURES} {CALIBRATION} images to calibrate with, bundle {bundle.path} has "
             f"{len(train)}; give --images FOLDER"
         )
-    places = np.linspace(0, len(train) - 1, min(len(train), MOST_PICTURES)).round().astype(int)
-    return [[image[None]] for image in data.images(train[places], bundle.architecture.resolution)]
+    chosen = train[spread(len(train), MOST_PICTURES)]
+    return [[image[None]] for image in data.images(chosen, bundle.architecture.resolution)]
 
 
 def _accuracies(data: ImageData, bundle: CoDesign, network: TunedNetwork) -> Iterator[SplitAccuracy]:

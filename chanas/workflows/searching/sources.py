@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
 from chanas.core.progress import named_wait
+from chanas.core.statistics import spread
 from chanas.core.task import Task
 from chanas.errors import DataError
 from chanas.files.run import RunDirectory
@@ -321,8 +322,7 @@ class SupernetSource(AccuracySource):
                 "networks in int8 are calibrated with train images, and the supernet has none; import it with --images "
                 "FOLDER"
             )
-        places = np.linspace(0, len(train) - 1, min(len(train), _MOST_IMAGES)).round().astype(int)
-        return self.supernet.data.images(train[places], architecture.resolution)
+        return self.supernet.data.images(train[spread(len(train), _MOST_IMAGES)], architecture.resolution)
 
     def holdout(self, architecture: Architecture) -> tuple[Array, npt.NDArray[np.int64]]:
         return self.supernet.images("holdout", architecture.resolution)

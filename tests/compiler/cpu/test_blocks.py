@@ -86,9 +86,13 @@ BLOCKS_IN_BFLOAT16 = [
 ]
 
 
-IN_BFLOAT16 = pytest.mark.parametrize(
-    "target",
-    [pytest.param(BF16, marks=needs_bfloat16, id="pairs"), pytest.param(MATRICES, marks=needs_matrices, id="matrices")],
+TARGETS_IN_BFLOAT16 = [
+    pytest.param(BF16, marks=needs_bfloat16, id="pairs"),
+    pytest.param(MATRICES, marks=needs_matrices, id="matrices"),
+]
+IN_BFLOAT16 = pytest.mark.parametrize("target", TARGETS_IN_BFLOAT16)
+IN_FEWER_BITS = pytest.mark.parametrize(
+    "target", [*TARGETS_IN_BFLOAT16, pytest.param(INT8, marks=needs_int8, id="int8")]
 )
 
 
@@ -103,9 +107,9 @@ def test_a_block_is_right_in_bfloat16(
     assert outcome.max_error < 1e-2
 
 
-@IN_BFLOAT16
+@IN_FEWER_BITS
 @pytest.mark.usefixtures("in_one_process")
-def test_a_whole_network_is_right_in_bfloat16(
+def test_a_whole_network_is_right_in_fewer_bits(
     tiny_space: SearchSpace, shared_pool: WorkerPool, target: HardwareTarget, tmp_path: Path
 ) -> None:
     blocks = tiny_space.smallest.blocks(tiny_space, NUM_CLASSES)
@@ -128,16 +132,3 @@ def test_a_block_in_int8_is_its_emulation(workbench: Workbench, block: BlockConf
     assert outcome.error is None
     assert outcome.max_error is not None
     assert outcome.max_error <= {"stem": 1.01 / 255, "classifier": 1e-4}.get(block.kind, 1e-6)
-
-
-@needs_int8
-@pytest.mark.usefixtures("in_one_process")
-def test_a_whole_network_in_int8_is_its_emulation(
-    tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path
-) -> None:
-    blocks = tiny_space.smallest.blocks(tiny_space, NUM_CLASSES)
-    network = network_job(blocks, tmp_path / "network.so")
-    (outcome,) = compile_networks(random_lut(tiny_space, blocks, INT8), INT8, [network], progress=False)
-    assert outcome.error is None
-    assert outcome.max_error is not None
-    assert outcome.max_error < 1e-2
