@@ -25,7 +25,7 @@ from chanas.bundle.classes import Classifier, Prediction
 from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
 from chanas.bundle.places import bundle_at
 from chanas.bundle.runtimes import RUNTIMES, check_device
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace
+from chanas.core.arch import Architecture, BlockConfig, SearchSpace, computing
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json
@@ -160,7 +160,7 @@ class CoDesign:
         if not self.has_weights:
             from chanas.network.static import parameters_by_name, random_static_network
 
-            return parameters_by_name(random_static_network(self.blocks, seed=0))
+            return parameters_by_name(random_static_network(computing(self.blocks), seed=0))
         try:
             return dict(load_file(self.path / WEIGHTS))
         except SafetensorError as error:
@@ -168,8 +168,7 @@ class CoDesign:
 
     @functools.cached_property
     def _parameters(self) -> list[Stored]:
-        parts = split_tensors(self.tensors, len(self.blocks))
-        return packed_parameters(self.blocks, parts, self.target)
+        return packed_parameters(self.blocks, split_tensors(self.tensors, self.blocks), self.target)
 
     @functools.cached_property
     def _run(self) -> Callable[[Array], Array]:
@@ -249,7 +248,7 @@ class CoDesign:
 
         from chanas.network.static import StaticNetwork
 
-        network = StaticNetwork(self.blocks)
+        network = StaticNetwork(computing(self.blocks))
         state = {name: torch.from_numpy(np.array(value)) for name, value in self.tensors.items()}
         missing = network.load_state_dict(state, strict=False).missing_keys
         absent = [name for name in missing if not name.endswith("num_batches_tracked")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,6 +47,9 @@ def search(
     target: Target = "cpu",
     threads: Threads = 1,
     dtype: Dtype = "f32",
+    dtypes: Annotated[
+        str | None, typer.Option(help="Types that each block may be in, f32 first: f32,int8 (or f32,bf16,int8).")
+    ] = None,
     batch: Batch = 1,
     rpc: RPC = None,
     key: Key = None,
@@ -110,7 +113,8 @@ def search(
         raise ConfigError(
             "--target, --threads, --dtype and --batch don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms"
         )
-    settings = {"rule": rule, "predictor": predictor, "num_evaluations": evaluations, "confidence": confidence}
+    settings: dict[str, Any] = {"rule": rule, "predictor": predictor, "num_evaluations": evaluations}
+    settings |= {"confidence": confidence, "dtypes": None if dtypes is None else dtypes.replace(" ", "").split(",")}
     settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
     if evaluations is not None:
         settings["initial_evaluations"] = min(36, evaluations)

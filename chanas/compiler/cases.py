@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chanas.compiler.emulation import (
+    activated,
+    convolved,
+    emulated_logits,
+    exact_sums,
+    float_values,
+    has_int8,
+    quantised_values,
+)
 from chanas.compiler.program import FormChange
-from chanas.core.arch import BlockConfig
+from chanas.core.arch import BlockConfig, computing
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import (
     GRIDS,
-    BlockOperator,
     block_operators,
     fold_operators,
     pack_block,
@@ -26,15 +34,12 @@ from chanas.network.folding import (
     quantise_operators,
     split_tensors,
 )
-from chanas.operators.epilogues import Epilogue, leaky_slope
 from chanas.operators.layout import PLAIN, Blocks, Layout, input_layout, layout_of
 from chanas.operators.precision import FLOAT32, INT8, Array, Precision, Stored, precision_of
 from chanas.operators.quantised import IDENTITY, Grid, computed, finished, quantised
-from chanas.operators.steps import block_workloads, device_workloads
+from chanas.operators.steps import block_target, block_workloads, device_workloads, network_tolerance
 from chanas.operators.workload import Workload, scales_weights
 
-_MOST_PRODUCT, _EXACT_IN_FLOAT32 = 255 * 127, 1 << 24
-_IMAGES_AT_ONCE = 16
 _NEXT_NUMBER = 1.01 / 255
 """Tolerance of outputs in int8 that may be the next number."""
 
@@ -136,55 +141,16 @@ def operator_tensors(
                 value = torch.from_numpy(rounded(value.numpy()))
         if workload.prologue is not None:
             shift = drawn((workload.batch, inp))
-            value = _activated(value + torch.from_numpy(shift)[:, :, None, None], workload.prologue)
-        value = _convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
+            value = activated(value + torch.from_numpy(shift)[:, :, None, None], workload.prologue)
+        value = convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
         if workload.residual:
             residual = drawn(tuple(value.shape))
         if residual is not None and workload.residual_first:
-            value = _activated(value + torch.from_numpy(residual), workload.epilogue)
+            value = activated(value + torch.from_numpy(residual), workload.epilogue)
         else:
-            value = _activated(value, workload.epilogue)
+            value = activated(value, workload.epilogue)
             value = value if residual is None else value + torch.from_numpy(residual)
     return OperatorTensors(x, weight, bias, gate, shift, residual, value.numpy())
-
-
-def _activated(value: Any, epilogue: Epilogue) -> Any:
-    """PyTorch's function of a tensor for an epilogue."""
-    from torch.nn import functional
-
-    slope = leaky_slope(epilogue)
-    if slope is not None:
-        return functional.leaky_relu(value, slope)
-    functions = {
-        "none": lambda x: x,
-        "relu": functional.relu,
-        "relu6": functional.relu6,
-        "hswish": functional.hardswish,
-        "hsigmoid": functional.hardsigmoid,
-        "sigmoid": functional.sigmoid,
-        "swish": functional.silu,
-        "tanh": functional.tanh,
-        "gelu": functional.gelu,
-    }
-    return functions[epilogue](value)
-
-
-def _convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:
-    """PyTorch's convolution, of one pixel for each channel after a mean."""
-    from torch.nn import functional
-
-    axes, padding = workload.axes, (0, 0)
-    rows, columns = axes
-    if workload.op == "upconv":
-        whole = functional.conv_transpose2d(value, weight.transpose(0, 1), None, (rows.stride, columns.stride))
-        cut = functional.pad(whole, (-columns.before, -columns.after, -rows.before, -rows.after))
-        return cut + bias[:, None, None]
-    if workload.padding is None and rows.reach % 2 and columns.reach % 2:  # what it pads itself is as much on each side
-        padding = (rows.before, columns.before)
-    else:
-        value = functional.pad(value, (columns.before, columns.after, rows.before, rows.after))
-    stride, dilation = (rows.stride, columns.stride), (rows.dilation, columns.dilation)
-    return functional.conv2d(value, weight, bias, stride, padding, dilation, workload.num_groups)
 
 
 def operator_case(
@@ -247,28 +213,6 @@ def _packed_numbers(layout: Blocks, numbers: Stored, beyond: float) -> Stored:
     return layout.pack(whole.astype(np.float32)).astype(numbers.dtype)
 
 
-def exact_sums(workload: Workload) -> Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]]:
-    """PyTorch's convolution without a bias, exact of numbers in int8: in float64, and where no sum leaves the whole
-    numbers of float32 in that, which takes a tenth of the time."""
-    largest = _MOST_PRODUCT * workload.channels_per_group * workload.kernel_area
-    return convolution(workload, np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64)
-
-
-def convolution(
-    workload: Workload, dtype: type[np.float32] | type[np.float64] = np.float32
-) -> Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]]:
-    """PyTorch's convolution in a type, without a bias."""
-    import torch
-
-    def convolve(x: npt.NDArray[Any], weight: Array) -> npt.NDArray[Any]:
-        taken, weights = (torch.from_numpy(np.require(a, dtype, ["C", "W"])) for a in (x, weight))
-        with torch.inference_mode():
-            sums: npt.NDArray[Any] = _convolved(taken, weights, weights.new_zeros(len(weight)), workload).numpy()
-        return sums
-
-    return convolve
-
-
 def change_case(change: FormChange) -> ReferenceCase:
     """The case of a map copied in another form: each number is the nearest one of its type."""
     rng = np.random.default_rng(case_seed(change.key))
@@ -277,9 +221,19 @@ def change_case(change: FormChange) -> ReferenceCase:
         grid = _random_grid(rng)
         packed = Blocks(change.before.lanes).pack(values)
         if change.after.dtype == INT8.dtype:
-            return ReferenceCase((packed, change.grid_numbers(grid)), (), grid.encode(packed), tolerance=0.0)
+            return ReferenceCase(
+                (packed, change.grid_numbers(grid)),
+                (),
+                grid.encode(packed),
+                tolerance=0.0,
+            )
         numbers = grid.encode(packed)
-        return ReferenceCase((numbers, change.grid_numbers(grid)), (), grid.decode(numbers), tolerance=0.0)
+        return ReferenceCase(
+            (numbers, change.grid_numbers(grid)),
+            (),
+            grid.decode(numbers),
+            tolerance=0.0,
+        )
     before, after = (precision_of(form.dtype) for form in (change.before, change.after))
     values = before.rounded(values)
     packed = Blocks(change.before.lanes).pack(values, before)
@@ -292,6 +246,9 @@ def block_case(block: BlockConfig, target: HardwareTarget) -> ReferenceCase:
     PyTorch computes in float32 whatever the dtype, on processors from an input that is rounded where ours is; in int8
     the answer is that of an emulation.
     """
+    if block.converts:
+        return change_case(FormChange.of_block(block, target))
+    target = block_target(block, target)
     if target.dtype == INT8.dtype:
         return _quantised_block_case(block, Blocks(target.vector_lanes))
     operators, layout = device_workloads(block, target), layout_of(target)
@@ -326,58 +283,16 @@ def _quantised_block_case(block: BlockConfig, layout: Blocks) -> ReferenceCase:
 def network_grids(
     blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array
 ) -> list[Array]:
-    """`GRIDS` of each block: the ranges that its values have for some images float32[B, C, R, R], batch normalisation
-    folded. A block's input has the grid of what writes it."""
+    """`GRIDS` of each block that computes: the ranges that its values have for some images float32[B, C, R, R], batch
+    normalisation folded. A block's input has the grid of what writes it."""
     found, x, before = [], images, (float(images.min()), float(images.max()))
-    for block, tensors in zip(blocks, parameters, strict=True):
+    for block, tensors in zip(computing(blocks), parameters, strict=True):
         values = float_values(block_operators(block, tensors), x)
         ends = [before, *((float(value.min()), float(value.max())) for value in values)]
         grids = [Grid.of_range(*end) for end in ends]
         found.append(np.array([(grid.step, grid.zero) for grid in grids], np.float32))
         x, before = values[-1], ends[-1]
     return found
-
-
-def float_values(operators: Sequence[BlockOperator], x: Array) -> list[Array]:
-    """The output of each operator of a block for maps float32[B, C, S, S], in float32."""
-    values = [x]
-    for operator in operators:
-        values.append(_float_value(operator, [values[read] for read in operator.step.reads]))
-    return values[1:]
-
-
-def _float_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
-    import torch
-
-    workload, (x, *extras) = operator.step.workload, map(torch.from_numpy, given)
-    with torch.inference_mode():
-        if workload.takes_mean:
-            return x.mean((2, 3), keepdim=True).numpy()
-        if workload.scaled:
-            x = x * extras.pop(0)
-        weight, bias = (torch.from_numpy(np.ascontiguousarray(a)) for a in (operator.weight, operator.bias))
-        value = _activated(_convolved(x, weight, bias, workload), workload.epilogue)
-        found: Array = (value + extras.pop(0) if workload.residual else value).numpy()
-    return found
-
-
-def quantised_values(operators: Sequence[BlockOperator], x: Stored) -> list[Stored]:
-    """The output of each operator of a block in int8, to the bit where it is in int8: numbers uint8, or float32 where
-    that is what it writes."""
-    values: list[Stored] = [x]
-    for operator in operators:
-        values.append(quantised_value(operator, [values[read] for read in operator.step.reads]))
-    return values[1:]
-
-
-def quantised_value(operator: BlockOperator, given: Sequence[Stored]) -> Stored:
-    """The same of one operator, from what it reads."""
-    workload, by = operator.step.workload, operator.numbers
-    if by is None:
-        return _float_value(operator, given)
-    gate = given[1][:, :, 0, 0] if workload.scaled else None
-    residual = given[-1] if workload.residual else None
-    return computed(workload, by, given[0], exact_sums(workload), gate, residual)
 
 
 def network_case(
@@ -390,47 +305,20 @@ def network_case(
     """A whole network for as many images as the target takes at once.
 
     Args:
-        parameters: PyTorch's by name of each block.
+        parameters: PyTorch's by name of each block that computes; grids of these images where one in int8 has none.
         images: float32[B, 3, R, R].
         logits: float32[B, classes], PyTorch's answer.
     """
     last = device_workloads(blocks[-1], target)[-1]
-    if target.dtype == INT8.dtype:
-        parameters, logits = _quantised_network(blocks, parameters, images)
+    if has_int8(blocks, target.dtype):
+        if not all(GRIDS in tensors for tensors in parameters):  # of blocks in other dtypes they are not read
+            grids = network_grids(blocks, parameters, images)
+            parameters = [{GRIDS: own, **tensors} for tensors, own in zip(parameters, grids, strict=True)]
+        logits = emulated_logits(blocks, parameters, images, target.dtype, exact=True)
     arguments = (PLAIN.pack(images), *packed_parameters(blocks, parameters, target))
     expected = layout_of(target).expected(last, logits)
-    tolerance = precision_of(target.dtype).network_tolerance
+    tolerance = network_tolerance(blocks, target.dtype)
     return ReferenceCase(arguments, tuple(range(1, len(arguments))), expected, tolerance)
-
-
-def _quantised_network(
-    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array
-) -> tuple[Sequence[Mapping[str, Array]], Array]:
-    """The parameters of a network in int8, with grids of these images where it has none, and an emulation's logits."""
-    if not all(GRIDS in tensors for tensors in parameters):
-        grids = network_grids(blocks, parameters, images)
-        parameters = [{**tensors, GRIDS: own} for tensors, own in zip(parameters, grids, strict=True)]
-    return parameters, quantised_logits(blocks, parameters, images)
-
-
-def quantised_logits(blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array) -> Array:
-    """float32[B, classes] of a network in int8 for images float32[B, C, R, R], by an emulation.
-
-    Raises:
-        CheckpointError: a parameter is missing, such as what numbers stand for.
-    """
-    found = []
-    operators = [quantise_operators(block, own) for block, own in zip(blocks, parameters, strict=True)]
-    for value in in_parts(images):
-        for own in operators:
-            value = quantised_values(own, value)[-1]
-        found.append(value.reshape(len(value), -1))
-    return np.concatenate(found)
-
-
-def in_parts(images: Array) -> Iterator[Stored]:
-    """Images a few at a time."""
-    yield from (images[i : i + _IMAGES_AT_ONCE] for i in range(0, len(images), _IMAGES_AT_ONCE))
 
 
 def plain_block_case(block: BlockConfig) -> ReferenceCase:
@@ -484,7 +372,7 @@ def random_network(
     images = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     with torch.inference_mode():
         logits = network(images).numpy()
-    return tuple(split_tensors(parameters_by_name(network), len(blocks))), images.numpy(), logits
+    return tuple(split_tensors(parameters_by_name(network), blocks)), images.numpy(), logits
 
 
 def relative_error(got: Any, expected: Any) -> float:

@@ -151,10 +151,14 @@ class FormChange:
         return INT8.dtype in (self.before.dtype, self.after.dtype) and self.before.dtype != self.after.dtype
 
     def grid_numbers(self, grid: Grid) -> Array:
-        """float32[2]: the step of the numbers that are read, or the numbers for each 1 of those that are written, and
-        their zero."""
-        factor = grid.inverse if self.after.dtype == INT8.dtype else grid.step
-        return np.array([factor, grid.zero], np.float32)
+        """float32[2]: what it reads of the grid of the numbers."""
+        return grid.conversion_numbers(encodes=self.after.dtype == INT8.dtype)
+
+    @classmethod
+    def of_block(cls, block: BlockConfig, target: HardwareTarget) -> FormChange:
+        """The copy that a block makes which converts between two others."""
+        before, after = (Form(target.vector_lanes, dtype) for dtype in (block.input_dtype, block.output_dtype))
+        return cls(block.in_channels, block.input_size**2, target.batch, before, after)
 
     @property
     def key(self) -> str:
@@ -215,7 +219,7 @@ class TunedOperation:
 
 @dataclass(frozen=True, eq=False)
 class TunedBlock:
-    """The operators of a search's block as one function, with the schedule of each.
+    """The operators of a search's block as one function, with the schedule of each; or what converts between two.
 
     Its packed weights (`folding.pack_block`) are one array that the program does not hold.
     """
@@ -314,9 +318,12 @@ class Program:
         made = cls((Value((first.in_channels, first.input_pixels)),), target.vector_lanes, names={0: "image"})
         current = 0
         for block, own in zip(blocks, points, strict=True):
-            last = block_workloads(block, target.dtype)[-1]
-            shape = (1, last.out_channels, last.output_size, last.output_size)
-            value = Value(shape, last.output_storage, target.vector_lanes)
+            if block.converts:
+                value = made.value(current).in_form(Form(target.vector_lanes, block.output_dtype))
+            else:
+                last = block_workloads(block, target.dtype)[-1]
+                shape = (1, last.out_channels, last.output_size, last.output_size)
+                value = Value(shape, last.output_storage, target.vector_lanes)
             current = made.add(TunedBlock(block, tuple(tuple(point) for point in own), (current,), value))
         made.outputs = (current,)
         return made

@@ -2,7 +2,10 @@
 
 A `SearchSpace` is a stack of stages of MBConv blocks (paper, section 3.3 and figure 6). An `Architecture` picks a
 resolution, a width multiplier, a depth per stage, and a kernel size and an expand ratio per block. Its `blocks(space)`
-are `BlockConfig`s with concrete shapes; `BlockConfig.key` is the only key of the latency look-up table.
+are `BlockConfig`s with concrete shapes; `BlockConfig.key` is the only key of a latency look-up table.
+
+Where blocks may be in several dtypes, an architecture picks that of each block, too. Between two neighbours in
+different ones stand blocks that convert: `decode` to float32, then `encode` from it.
 
 Shapes follow the MobileNetV3 space of once-for-all (Cai et al., ICLR 2020), so that published tables of it apply here.
 """
@@ -16,7 +19,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +33,13 @@ SE_REDUCTION = 4
 
 Activation = Literal["relu", "hswish", "none"]
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "hswish", "none")
-BlockKind = Literal["stem", "mbconv", "head", "classifier"]
+BlockKind = Literal["stem", "mbconv", "head", "classifier", "encode", "decode"]
+CONVERSIONS: tuple[BlockKind, ...] = ("encode", "decode")
+NUM_FIXED = 4
+"""Blocks of a network that are not in a stage: stem, first block, head, classifier."""
+DTYPE_LETTERS = {"float32": "f", "bfloat16": "b", "int8": "i"}
+"""The dtypes that blocks of one network may be in, as keys of architectures have them."""
+_FROM_LETTER = {letter: dtype for dtype, letter in DTYPE_LETTERS.items()}
 
 
 def make_divisible(value: float, divisor: int = CHANNEL_DIVISOR) -> int:
@@ -51,9 +60,10 @@ def _check_counts(what: str, **values: Any) -> None:
             raise ConfigError(f"{what}: {field} must be a whole number above zero, got {value!r}")
 
 
-def _check_keys(what: str, data: dict[str, Any], cls: type) -> None:
-    """Raises ConfigError unless the keys of `data` are exactly the fields of the dataclass `cls`."""
-    known = [f.name for f in dataclasses.fields(cls)]
+def _check_keys(what: str, data: dict[str, Any], cls: type, left_out: Sequence[str] = ()) -> None:
+    """Raises ConfigError unless the keys of `data` are exactly the fields of the dataclass `cls`, without some that are
+    left out."""
+    known = [f.name for f in dataclasses.fields(cls) if f.name not in left_out]
     for key in data:
         if key not in known:
             raise ConfigError(unknown_name(f"key in {what}", str(key), known))
@@ -108,6 +118,10 @@ class BlockConfig:
                   squeeze-excite, 1×1 to `out_channels`, optional residual
       head        1×1 to `out_channels`, activation, then the mean over all pixels
       classifier  dense to `mid_channels`, activation, dense to `out_channels` (the number of classes)
+      encode      a map in float32 as one in `dtype`
+      decode      a map in `dtype` as one in float32
+
+    `dtype` is that of the block in a network of several; empty: that of the target.
     """
 
     kind: BlockKind
@@ -120,6 +134,7 @@ class BlockConfig:
     activation: Activation = "relu"
     use_se: bool = False
     residual: bool = False
+    dtype: str = ""
 
     @property
     def output_size(self) -> int:
@@ -134,7 +149,27 @@ class BlockConfig:
         return self.kind == "mbconv" and self.mid_channels != self.in_channels
 
     @property
+    def converts(self) -> bool:
+        """True of a block that computes nothing, and writes the same map in another dtype."""
+        return self.kind in CONVERSIONS
+
+    @property
+    def input_dtype(self) -> str:
+        """The dtype of what it reads in a network of several: images are float32, and so are means in int8."""
+        is_float32 = self.kind in ("stem", "encode") or (self.kind == "classifier" and self.dtype == "int8")
+        return "float32" if is_float32 else self.dtype
+
+    @property
+    def output_dtype(self) -> str:
+        """The dtype of what it writes in a network of several: logits are float32, and so are means in int8."""
+        is_float32 = self.kind in ("classifier", "decode") or (self.kind == "head" and self.dtype == "int8")
+        return "float32" if is_float32 else self.dtype
+
+    @property
     def key(self) -> str:
+        """Readable and unique among the blocks of a table, whose rows are of one dtype."""
+        if self.converts:
+            return f"{self.kind}-{self.input_size}px-{self.in_channels}"
         flags = ("-se" if self.use_se else "") + ("-res" if self.residual else "")
         channels = "x".join(str(c) for c in (self.in_channels, self.mid_channels, self.out_channels) if c)
         return f"{self.kind}-{self.input_size}px-{channels}-k{self.kernel_size}s{self.stride}-{self.activation}{flags}"
@@ -149,6 +184,8 @@ class BlockConfig:
             return area_in * self.in_channels * self.out_channels
         if self.kind == "classifier":
             return self.in_channels * self.mid_channels + self.mid_channels * self.out_channels
+        if self.converts:
+            return 0
         expand = area_in * self.in_channels * self.mid_channels if self.has_expand else 0
         squeeze = 2 * self.mid_channels * self.se_channels
         return expand + area_out * self.mid_channels * (k2 + self.out_channels) + squeeze
@@ -163,31 +200,71 @@ class BlockConfig:
             return self.in_channels * out + 2 * out
         if self.kind == "classifier":
             return self.in_channels * mid + mid * out + out
+        if self.converts:
+            return 0
         expand = self.in_channels * mid + 2 * mid if self.has_expand else 0
         squeeze = 2 * mid * self.se_channels + mid + self.se_channels if self.use_se else 0
         return expand + k2 * mid + 2 * mid + squeeze + mid * out + 2 * out
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        data = dataclasses.asdict(self)
+        return data if self.dtype else {name: value for name, value in data.items() if name != "dtype"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> BlockConfig:
         return cls(**data)
 
 
+def conversions(size: int, channels: int, before: str, after: str) -> tuple[BlockConfig, ...]:
+    """The blocks that make a map of one dtype one of another: none, `encode`, `decode`, or one after the other."""
+    if before == after:
+        return ()
+    ends: tuple[tuple[BlockKind, str], ...] = (("decode", before), ("encode", after))
+    return tuple(
+        BlockConfig(kind, size, channels, 0, channels, activation="none", dtype=dtype)
+        for kind, dtype in ends
+        if dtype != "float32"
+    )
+
+
+def with_conversions(blocks: Sequence[BlockConfig]) -> tuple[BlockConfig, ...]:
+    """A network's blocks, in several dtypes, with what converts between them."""
+    found = [blocks[0]]
+    for before, block in itertools.pairwise(blocks):
+        found += conversions(block.input_size, block.in_channels, before.output_dtype, block.input_dtype)
+        found.append(block)
+    return tuple(found)
+
+
+def computing(blocks: Iterable[BlockConfig]) -> tuple[BlockConfig, ...]:
+    """The blocks of a network but those that convert: those that have weights."""
+    return tuple(block for block in blocks if not block.converts)
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One sub-network. `stages[s]` lists (kernel_size, expand_ratio) of its active blocks; its length is the depth."""
+    """One sub-network. `stages[s]` lists (kernel_size, expand_ratio) of its active blocks; its length is the depth.
+
+    `dtypes` are those of its blocks, in order of execution; none: all blocks are in the target's.
+    """
 
     resolution: int
     width_multiplier: float
     stages: tuple[tuple[tuple[int, int], ...], ...]
+    dtypes: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """Readable and unique, such as `r32-w1.25-k3e6.k5e3-k3e3-k5e6` (stages by `-`, blocks by `.`)."""
+        """Readable and unique, such as `r32-w1.25-k3e6.k5e3-k3e3-k5e6` (stages by `-`, blocks by `.`); in several
+        dtypes with a letter for each block, such as `r32-w1-k3e6-k3e3_fiiiff` (float32, bfloat16, int8)."""
         body = "-".join(".".join(f"k{k}e{e}" for k, e in stage) for stage in self.stages)
-        return f"r{self.resolution}-w{_width_text(self.width_multiplier)}-{body}"
+        letters = "".join(DTYPE_LETTERS[dtype] for dtype in self.dtypes)
+        return f"r{self.resolution}-w{_width_text(self.width_multiplier)}-{body}{letters and '_'}{letters}"
+
+    @property
+    def plain(self) -> Architecture:
+        """The same without dtypes: what accuracies in float32 are of."""
+        return dataclasses.replace(self, dtypes=())
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -204,22 +281,35 @@ class Architecture:
         Raises:
             ArchitectureError: `key` is not written like one.
         """
-        if re.fullmatch(r"r\d+-w\d+(\.\d+)?(-k\d+e\d+(\.k\d+e\d+)*)+", key, re.ASCII) is None:
+        letters = "".join(_FROM_LETTER)
+        if re.fullmatch(rf"r\d+-w\d+(\.\d+)?(-k\d+e\d+(\.k\d+e\d+)*)+(_[{letters}]+)?", key, re.ASCII) is None:
             raise ArchitectureError(f"expected an architecture key such as r32-w1-k3e6.k5e3-k3e3, got '{key}'")
-        resolution, width, *stages = key.split("-")
+        shape, _, dtypes = key.partition("_")
+        resolution, width, *stages = shape.split("-")
         blocks = tuple(
             tuple((int(k), int(e)) for k, e in (b[1:].split("e") for b in stage.split("."))) for stage in stages
         )
-        return cls(int(resolution[1:]), float(width[1:]), blocks)
+        return cls(int(resolution[1:]), float(width[1:]), blocks, tuple(_FROM_LETTER[letter] for letter in dtypes))
 
     def block_names(self) -> tuple[str, ...]:
-        """Names of its `blocks` for people: `stem`, `first block`, `stage 1.1  k3 e6`, …, `head`, `classifier`."""
-        body = (
+        """Names of its `blocks` for people: `stem`, `first block`, `stage 1.1  k3 e6`, …, `head`, `classifier`; and
+        `to int8`, `from int8` of those that convert."""
+        body = [
             f"stage {number}.{position}  k{kernel_size} e{expand_ratio}"
             for number, stage in enumerate(self.stages, start=1)
             for position, (kernel_size, expand_ratio) in enumerate(stage, start=1)
+        ]
+        names = ("stem", "first block", *body, "head", "classifier")
+        if not self.dtypes:
+            return names
+        in_stages: list[BlockKind] = ["mbconv"] * (len(body) + 1)
+        kinds: list[BlockKind] = ["stem", *in_stages, "head", "classifier"]
+        shapeless = [BlockConfig(kind, 1, 1, 1, 1, dtype=dtype) for kind, dtype in zip(kinds, self.dtypes, strict=True)]
+        left, words = iter(names), {"encode": "to", "decode": "from"}
+        return tuple(
+            f"{words[block.kind]} {block.dtype}" if block.converts else next(left)
+            for block in with_conversions(shapeless)
         )
-        return ("stem", "first block", *body, "head", "classifier")
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, "key": self.key}
@@ -238,7 +328,8 @@ class Architecture:
         return cls.from_key(data["key"])
 
     def blocks(self, space: SearchSpace, num_classes: int = 1000) -> tuple[BlockConfig, ...]:
-        """The blocks in order of execution, with concrete shapes: stem, first block, stages, head, classifier.
+        """The blocks in order of execution, with concrete shapes: stem, first block, stages, head, classifier; in
+        several dtypes with what converts between them.
 
         Raises:
             ArchitectureError: the architecture is not in `space`.
@@ -250,7 +341,10 @@ class Architecture:
             for stage, choices in enumerate(self.stages)
             for position, (kernel_size, expand_ratio) in enumerate(choices)
         ]
-        return (stem, first, *body, head, classifier)
+        blocks = (stem, first, *body, head, classifier)
+        if not self.dtypes:
+            return blocks
+        return with_conversions([dataclasses.replace(b, dtype=d) for b, d in zip(blocks, self.dtypes, strict=True)])
 
     def num_macs(self, space: SearchSpace, num_classes: int = 1000) -> int:
         return sum(b.num_macs for b in self.blocks(space, num_classes))
@@ -261,7 +355,11 @@ class Architecture:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The choices. Presets lie in `configs/spaces/` (paper, section 4.1); `load(name_or_path)` reads one."""
+    """The choices. Presets lie in `configs/spaces/` (paper, section 4.1); `load(name_or_path)` reads one.
+
+    `dtypes` are those that each block may be in, float32 first; none: all blocks are in the target's. They are a
+    search's, and not part of what is stored, since weights and rows of tables are the same for all.
+    """
 
     name: str
     resolutions: tuple[int, ...]
@@ -276,6 +374,7 @@ class SearchSpace:
     stages: tuple[StageSpec, ...]
     head_width: int
     feature_width: int
+    dtypes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -306,6 +405,12 @@ class SearchSpace:
             raise ConfigError(f"space '{self.name}': kernel_sizes must be odd, got {list(self.kernel_sizes)}")
         if not self.stages:
             raise ConfigError(f"space '{self.name}': at least one stage is needed")
+        is_choice = len(self.dtypes) > 1 and self.dtypes[0] == "float32" and set(self.dtypes) <= DTYPE_LETTERS.keys()
+        if self.dtypes and (not is_choice or len(set(self.dtypes)) < len(self.dtypes)):
+            raise ConfigError(
+                f"expected dtypes of blocks among {', '.join(DTYPE_LETTERS)}, float32 first and another, without "
+                f"repeats; got {', '.join(self.dtypes)}"
+            )
 
     # ---- size and members -------------------------------------------------------------------------------------
     @property
@@ -359,6 +464,10 @@ class SearchSpace:
                     return f"kernel size {kernel_size} in stage {stage}; expected one of {list(self.kernel_sizes)}"
                 if expand_ratio not in self.expand_ratios:
                     return f"expand ratio {expand_ratio} in stage {stage}; expected one of {list(self.expand_ratios)}"
+        if a.dtypes and len(a.dtypes) != sum(a.depths) + NUM_FIXED:
+            return f"{len(a.dtypes)} dtypes of blocks; expected {sum(a.depths) + NUM_FIXED}"
+        if unknown := set(a.dtypes) - set(self.dtypes or DTYPE_LETTERS):
+            return f"a block in {min(unknown)}; expected one of {list(self.dtypes or DTYPE_LETTERS)}"
         return None
 
     def _uniform(self, resolution: int, width: float, kernel: int, expand: int, depth: int) -> Architecture:
@@ -439,9 +548,40 @@ class SearchSpace:
             found.update(dict.fromkeys((head, classifier)))
         return tuple(found)
 
+    def conversions_at(self, sub_space: SubSpace, place: int, before: str, after: str) -> tuple[BlockConfig, ...]:
+        """The blocks that convert between one in `before` and one in `after`, at a place between blocks: 0 after the
+        stem, 1 after the first block, then after a block of each stage, then after the head."""
+        stem, first, head, classifier = self.fixed_blocks(sub_space, 1)
+        if place < 2:
+            writes, reads = (stem, first)[place], first
+        elif place < self.num_stages + 2:
+            writes = reads = self.block(sub_space, place - 2, 0, self.kernel_sizes[0], self.expand_ratios[0])
+        else:
+            writes, reads = head, classifier
+        ends = (
+            dataclasses.replace(writes, dtype=before).output_dtype,
+            dataclasses.replace(reads, dtype=after).input_dtype,
+        )
+        return conversions(writes.output_size, writes.out_channels, *ends)
+
+    def all_conversions(self, dtype: str, sub_spaces: tuple[SubSpace, ...] | None = None) -> tuple[BlockConfig, ...]:
+        """Every distinct block between blocks of the given sub-spaces (all of them by default) that converts to or from
+        `dtype`, in a stable order."""
+        found: dict[BlockConfig, None] = {}
+        for sub_space, place in itertools.product(sub_spaces or self.sub_spaces, range(self.num_stages + 3)):
+            for before, after in (("float32", dtype), (dtype, "float32")):
+                found.update(dict.fromkeys(self.conversions_at(sub_space, place, before, after)))
+        return tuple(found)
+
+    def with_dtypes(self, dtypes: Sequence[str]) -> SearchSpace:
+        """The same choices for blocks that may be in several dtypes."""
+        return dataclasses.replace(self, dtypes=tuple(dtypes))
+
     # ---- files ------------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **json.loads(json.dumps(dataclasses.asdict(self)))}
+        """What is stored: all but `dtypes`."""
+        data = json.loads(json.dumps(dataclasses.asdict(self)))
+        return {"schema": SCHEMA, **{name: value for name, value in data.items() if name != "dtypes"}}
 
     @functools.cached_property
     def digest(self) -> str:
@@ -458,7 +598,7 @@ class SearchSpace:
         if data.get("schema", SCHEMA) != SCHEMA:
             raise ConfigError(f"expected search space schema {SCHEMA}, got {data['schema']!r}")
         data = {k: v for k, v in data.items() if k != "schema"}
-        _check_keys("search space", data, cls)
+        _check_keys("search space", data, cls, left_out=("dtypes",))
         try:
             stages = tuple(StageSpec.from_json(stage) for stage in data["stages"])
             lists = {k: tuple(v) for k, v in data.items() if isinstance(v, list) and k != "stages"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -220,11 +220,39 @@ class LatencyTable:
 
 @dataclass
 class LatencyLUT:
-    """Rows by `BlockConfig.key`. `latency_s(genomes)` of a `table` is an array sum (equation 5)."""
+    """Rows by `BlockConfig.key`. `latency_s(genomes)` of a `table` is an array sum (equation 5).
+
+    `others` are tables of the same device in further dtypes, by dtype, for networks whose blocks are in several; they
+    are not part of the file.
+    """
 
     header: LUTHeader
     rows: dict[str, LUTRow] = field(default_factory=dict)
     calibration: Calibration | None = None
+    others: Mapping[str, LatencyLUT] = field(default_factory=dict)
+
+    def of_block(self, block: BlockConfig) -> LatencyLUT:
+        """The table of a block's dtype.
+
+        Raises:
+            LUTError: there is none.
+        """
+        if block.dtype in ("", self.header.dtype):
+            return self
+        if block.dtype not in self.others:
+            raise LUTError(f"the LUT of target '{self.header.target.name}' has no blocks in {block.dtype}")
+        return self.others[block.dtype]
+
+    def row(self, block: BlockConfig) -> LUTRow:
+        """The row of a block.
+
+        Raises:
+            LUTError: the table has none.
+        """
+        lut = self.of_block(block)
+        if block.key not in lut.rows:
+            raise LUTError(f"the LUT of target '{lut.header.target.name}' has no row for block {block.key}")
+        return lut.rows[block.key]
 
     def block_s(self, block: BlockConfig) -> float:
         """Seconds of one block.
@@ -232,18 +260,27 @@ class LatencyLUT:
         Raises:
             LUTError: the table has no row for it.
         """
-        row = self.rows.get(block.key)
-        if row is None:
-            raise LUTError(f"the LUT of target '{self.header.target.name}' has no row for block {block.key}")
-        return row.median_s
+        return self.row(block).median_s
 
     def missing(self, blocks: Sequence[BlockConfig]) -> list[BlockConfig]:
         """List those of `blocks` that the table has no row for."""
-        return [b for b in blocks if b.key not in self.rows]
+        return [b for b in blocks if b.key not in self.of_block(b).rows]
 
     def predicted(self, blocks: Sequence[BlockConfig]) -> list[BlockConfig]:
         """List those of `blocks` whose seconds were predicted."""
-        return [b for b in blocks if b.key in self.rows and self.rows[b.key].predicted_error is not None]
+        missing = set(self.missing(blocks))
+        return [b for b in blocks if b not in missing and self.row(b).predicted_error is not None]
+
+    @property
+    def standard_error(self) -> float | None:
+        """Relative standard deviation of the errors of predictions, of that dtype where it is largest; None where a
+        table was never calibrated."""
+        errors = []
+        for lut in (self, *self.others.values()):
+            if lut.calibration is None:
+                return None
+            errors.append(lut.calibration.standard_error)
+        return max(errors)
 
     def covered(self, space: SearchSpace, num_classes: int) -> tuple[SubSpace, ...]:
         """The sub-spaces that the table has every block of."""
@@ -265,26 +302,44 @@ class LatencyLUT:
         Raises:
             LUTError: blocks of the space are missing; the message says how many and which command fills them.
         """
-        self.check_space(space)
         kept = tuple(s for s in space.sub_spaces if s not in left_out)
-        holes = self.missing(space.all_blocks(num_classes, kept))
-        if holes and not with_holes:
-            raise LUTError(
-                f"the LUT of target '{self.header.target.name}' lacks {len(holes)} blocks of space '{space.name}' "
-                f"with {num_classes} classes (the first: {holes[0].key}); run `chanas lut fill` to measure them, or "
-                "search only what is covered (`chanas search --covered-only`)"
-            )
-        seconds, fit = {key: row.median_s for key, row in self.rows.items()}, self.calibration
-        scale, each_s, start_s = (1.0, 0.0, 0.0) if fit is None else (fit.scale, fit.boundary_s, fit.start_s)
-        blocks = BlockTable(space, num_classes, lambda b: scale * seconds.get(b.key, math.nan) + each_s, start_s)
+        for dtype in space.dtypes or (self.header.dtype,):
+            lut = self if dtype == self.header.dtype else self.others.get(dtype)
+            if lut is None:
+                raise LUTError(f"the LUT of target '{self.header.target.name}' has no blocks in {dtype}")
+            lut.check_space(space)
+            wanted = space.all_blocks(num_classes, kept)
+            wanted += space.all_conversions(dtype, kept) if dtype != self.header.dtype else ()
+            if not with_holes:
+                lut.check_holes(space, num_classes, wanted)
+        fit = self.calibration
+        blocks = BlockTable(space, num_classes, self.corrected_s, 0.0 if fit is None else fit.start_s)
         blocks.leave_out(left_out)
         if fit is None or fit.misses is None:
             return LatencyTable(blocks)
         return LatencyTable(blocks, BlockTable(space, num_classes, self.weight_bytes), fit.misses)
 
+    def check_holes(self, space: SearchSpace, num_classes: int, wanted: Sequence[BlockConfig]) -> None:
+        """Raises LUTError: rows of blocks that are wanted are missing; says how many and which command fills them."""
+        keys = [block.key for block in wanted if block.key not in self.rows]
+        if keys:
+            raise LUTError(
+                f"the LUT of target '{self.header.target.name}' lacks {len(keys)} blocks of space '{space.name}' "
+                f"with {num_classes} classes (the first: {keys[0]}); run `chanas lut fill` to measure them, or "
+                "search only what is covered (`chanas search --covered-only`)"
+            )
+
+    def corrected_s(self, block: BlockConfig) -> float:
+        """Seconds of a block as a part of a network, by the calibration where there is one; NaN where it has no row."""
+        lut = self.of_block(block)
+        row, fit = lut.rows.get(block.key), lut.calibration
+        if row is None:
+            return math.nan
+        return row.median_s if fit is None else fit.scale * row.median_s + fit.boundary_s
+
     def weight_bytes(self, block: BlockConfig) -> float:
-        """Bytes of a block's weights in the table's dtype."""
-        return block.num_params * _ITEM_BYTES[self.header.dtype]
+        """Bytes of a block's weights in its dtype."""
+        return block.num_params * _ITEM_BYTES[block.dtype or self.header.dtype]
 
     def latency_s(self, space: SearchSpace, num_classes: int, genomes: Genomes) -> FloatArray:
         """float64[N] seconds of each genome: equation 5, corrected by the calibration where there is one."""

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
@@ -56,7 +57,7 @@ class HardwareTarget:
     batch                 images of one inference: a latency is that of all of them together
     has_matrices          a processor has matrix registers (AMX) that take the dtype, and its system lets them be used
     has_dots              a processor adds up four products of bytes by one instruction (VNNI) in its longest vectors;
-                          of targets in int8 alone
+                          of targets that have operators in int8
 
     On a GPU a vector is what one thread loads at once, the vector registers are a thread's registers, and the L1 cache
     is that of one multiprocessor.
@@ -278,10 +279,15 @@ def in_blocks(target: HardwareTarget, lanes: int) -> HardwareTarget:
 
 
 def in_dtype(target: HardwareTarget, dtype: str) -> HardwareTarget:
-    """A processor that is used in bfloat16 or int8, whose kernels compute in a dtype of TVM's, that or float32."""
-    is_same = dtype == target.dtype
+    """A processor whose kernels compute in a dtype of TVM's, with the instructions that it is used with."""
+    return dataclasses.replace(target, dtype=dtype)
+
+
+def in_several(target: HardwareTarget, others: Iterable[HardwareTarget]) -> HardwareTarget:
+    """A processor that runs networks of several dtypes: with the instructions that it has for others, too."""
+    used = [target, *others]
     return dataclasses.replace(
-        target, dtype=dtype, has_matrices=target.has_matrices and is_same, has_dots=target.has_dots and is_same
+        target, has_matrices=any(t.has_matrices for t in used), has_dots=any(t.has_dots for t in used)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import DTYPE_LETTERS, BlockConfig, SearchSpace, SubSpace
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,12 @@ class Task:
     def blocks(self, sub_spaces: tuple[SubSpace, ...] | None = None) -> tuple[BlockConfig, ...]:
         """Every block of the space, or of some sub-spaces."""
         return self.space.all_blocks(self.num_classes, sub_spaces)
+
+    def table_blocks(self, dtype: str, sub_spaces: tuple[SubSpace, ...] | None = None) -> tuple[BlockConfig, ...]:
+        """Every block that a latency table of a dtype has a row of: with those that convert to and from float32, where
+        networks may have blocks in both."""
+        conversions = self.space.all_conversions(dtype, sub_spaces) if dtype in DTYPE_LETTERS else ()
+        return self.blocks(sub_spaces) + conversions
 
 
 @dataclass(frozen=True)

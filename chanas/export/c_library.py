@@ -11,13 +11,12 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
-from chanas.compiler.cases import quantised_logits
 from chanas.compiler.cpu.c_kernels import CallList, Place
 from chanas.compiler.cpu.module import program_module
+from chanas.compiler.emulation import emulated_logits, has_int8
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
-from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
 from chanas.export import c_sources
 from chanas.export.driver import build_calls, driver, write_weights
@@ -35,13 +34,11 @@ from chanas.export.folders import (
 )
 from chanas.export.memory_plan import plan_memory
 from chanas.export.signature import Tensor, signature
-from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
+from chanas.export.trials import Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
-from chanas.network.folding import pack_block, split_tensors
-from chanas.operators.layout import layout_of
-from chanas.operators.precision import INT8, precision_of
-from chanas.operators.steps import block_workloads
+from chanas.network.folding import packed_parameters, split_tensors
+from chanas.operators.steps import block_workloads, network_tolerance
 from chanas.prescheduler.ideas import default_points
 
 _TITLE = "An image classifier"
@@ -94,9 +91,10 @@ def export(
     with one_writer(out, other="name another place"), scratch_folder() as scratch:
         name = free_name(usable, name, toolchain, scratch)
         module, program = scratch / "module.json", Program.from_blocks(loaded.blocks, points, schedules.target)
+        parameters = packed_parameters(loaded.blocks, split_tensors(loaded.tensors, loaded.blocks), schedules.target)
         module.write_text(program_module(program, {}, schedules.target).to_json())
         calls = build_calls(name, module, 1, schedules.target, scratch)
-        offsets, num_bytes = write_weights(_parameters(loaded, schedules.target), calls, scratch / "weights.bin")
+        offsets, num_bytes = write_weights(parameters, calls, scratch / "weights.bin")
         values = {**_source_values(loaded, name, calls, offsets), "WEIGHT_BYTES": num_bytes}
         sources = Sources(name, "classifier", _TITLE, schedules, values, calls.objects, calls.features, toolchain)
         example = build_example(sources, scratch)
@@ -128,10 +126,9 @@ def _own_schedules(bundle: CoDesign, name: str | None) -> tuple[Schedules, Point
             f"{now} they would be other programs; search again, or export with the chanas that made it"
         )
     try:
-        per_block = {part["block"]: part["operators"] for part in chosen.part["schedules"]}
         points = []
-        for block in bundle.blocks:
-            found = dict(per_block[block.key])
+        for block, part in zip(bundle.blocks, chosen.part["schedules"], strict=True):
+            found = dict(part["operators"])
             points.append(tuple(tuple(found[w.key]) for w in block_workloads(block, target.dtype)))
         measured_s = chosen.measured.get("latency_s")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -142,13 +139,6 @@ def _own_schedules(bundle: CoDesign, name: str | None) -> tuple[Schedules, Point
 
 
 # ---- what goes into the library -------------------------------------------------------------------------------------
-def _parameters(bundle: CoDesign, target: HardwareTarget) -> Iterator[Array]:
-    """The packed weights of each block."""
-    parts = split_tensors(bundle.tensors, len(bundle.blocks))
-    for block, tensors in zip(bundle.blocks, parts, strict=True):
-        yield from pack_block(block, tensors, layout_of(target), target.dtype)
-
-
 def _source_values(bundle: CoDesign, name: str, calls: CallList, offsets: Mapping[Place, int]) -> dict[str, Any]:
     """Return the values of the placeholders in the source templates."""
     assert bundle.preprocess is not None
@@ -184,9 +174,10 @@ def _check(bundle: CoDesign, schedules: Schedules, program: Path, run: RunExampl
     """
     target, resolution = schedules.target, bundle.architecture.resolution
     reference, name = bundle.torch_logits, "PyTorch's"
-    if target.dtype == INT8.dtype:
-        parameters = split_tensors(bundle.tensors, len(bundle.blocks))
-        reference, name = partial(quantised_logits, bundle.blocks, parameters), "an emulation's"
+    if has_int8(bundle.blocks, target.dtype):
+        parameters = split_tensors(bundle.tensors, bundle.blocks)
+        emulated = partial(emulated_logits, bundle.blocks, parameters, dtype=target.dtype, exact=True)
+        reference, name = emulated, "an emulation's"
     tried = f"{_CHECKED_IMAGES} random images"
 
     def errors(runner: Sequence[str]) -> Iterator[float]:
@@ -200,4 +191,5 @@ def _check(bundle: CoDesign, schedules: Schedules, program: Path, run: RunExampl
         yield largest_error(np.array(rows, dtype=np.float32).reshape(expected.shape), expected)
 
     runner = find_runner(target, schedules.why_not)
-    return try_example(program, runner, errors, tried, ("logits", name), precision_of(target.dtype).network_tolerance)
+    tolerance = network_tolerance(bundle.blocks, target.dtype)
+    return try_example(program, runner, errors, tried, ("logits", name), tolerance)

@@ -3,7 +3,7 @@ the convolution before it, then packed in the kernels' layout (`chanas.operators
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,11 +38,12 @@ def pack_block(
     in the order of the block's operators, put together as the layout says.
 
     `tensors` has the names that `chanas.network.static` gives inside one block, such as `depthwise.conv.weight`, and
-    in int8 `GRIDS`, and `SHIFT` of some operators.
+    in int8 `GRIDS`, and `SHIFT` of some operators. A block's own dtype goes before `dtype`.
 
     Raises:
         CheckpointError: a parameter is missing.
     """
+    dtype = block.dtype or dtype
     if dtype == INT8.dtype:
         return layout.together(
             [part for operator in quantise_operators(block, tensors) for part in operator.pack(layout)]
@@ -75,7 +76,8 @@ class BlockOperator:
 
 
 def block_operators(block: BlockConfig, tensors: Mapping[str, Array], dtype: str = "float32") -> list[BlockOperator]:
-    """The operators of a block in order, from PyTorch's parameters by name; in int8 without what numbers stand for.
+    """The operators of a block in order, in its own dtype or else in `dtype`, from parameters by name; without
+    what numbers in int8 stand for.
 
     Raises:
         CheckpointError: a parameter is missing.
@@ -92,16 +94,24 @@ def block_operators(block: BlockConfig, tensors: Mapping[str, Array], dtype: str
     return found
 
 
+def block_grids(block: BlockConfig, tensors: Mapping[str, Array]) -> list[Grid]:
+    """What the numbers of a block's input stand for, and those of what each of its operators writes.
+
+    Raises:
+        CheckpointError: the block was not calibrated.
+    """
+    if GRIDS not in tensors:
+        raise CheckpointError(f"parameter {GRIDS} of block {block.key} is missing; it was not calibrated for int8")
+    return [Grid(float(step), int(zero)) for step, zero in tensors[GRIDS]]
+
+
 def quantise_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list[BlockOperator]:
     """The operators of a block in int8, as `GRIDS` of its parameters says.
 
     Raises:
         CheckpointError: a parameter is missing.
     """
-    if GRIDS not in tensors:
-        raise CheckpointError(f"parameter {GRIDS} of block {block.key} is missing; it was not calibrated for int8")
-    grids = [Grid(float(step), int(zero)) for step, zero in tensors[GRIDS]]
-    found = []
+    grids, found = block_grids(block, tensors), []
     for number, operator in enumerate(block_operators(block, tensors, INT8.dtype), 1):
         workload, reads = operator.step.workload, operator.step.reads
         numbers = None
@@ -119,10 +129,34 @@ def quantise_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list
 def packed_parameters(
     blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
 ) -> list[Stored]:
-    """The arguments of a compiled network beside its images, from its blocks, PyTorch's parameters by name of each, and
-    the target that it was compiled for."""
-    layout, parts = layout_of(target), zip(blocks, parameters, strict=True)
-    return [array for block, part in parts for array in pack_block(block, part, layout, target.dtype)]
+    """The arguments of a compiled network beside its images, from its blocks, PyTorch's parameters by name of each that
+    computes, and the target that it was compiled for."""
+    layout, found = layout_of(target), list[Stored]()
+    for block, tensors, grid in with_parameters(blocks, parameters):
+        if block.converts:
+            found += [] if grid is None else [grid.conversion_numbers(encodes=block.kind == "encode")]
+        else:
+            found += pack_block(block, tensors, layout, target.dtype)
+    return found
+
+
+def with_parameters(
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]]
+) -> Iterator[tuple[BlockConfig, Mapping[str, Array], Grid | None]]:
+    """The blocks of a network with the parameters of those that compute, and what the numbers stand for that others
+    write or read in int8: a neighbour's input or output.
+
+    Raises:
+        CheckpointError: a neighbour was not calibrated.
+    """
+    own = iter(parameters)
+    tensors = [{} if block.converts else next(own) for block in blocks]
+    for i, block in enumerate(blocks):
+        grid = None
+        if block.converts and block.dtype == INT8.dtype:
+            neighbour, end = (i + 1, 0) if block.kind == "encode" else (i - 1, -1)
+            grid = block_grids(blocks[neighbour], tensors[neighbour])[end]
+        yield block, tensors[i], grid
 
 
 def fold_operators(
@@ -161,11 +195,12 @@ def fold_operators(
     return [(workload, *parts) for workload, parts in zip(workloads, folded, strict=True)]
 
 
-def split_tensors(tensors: Mapping[str, Array], num_network_blocks: int) -> list[dict[str, Array]]:
-    """The parameters of each block, `blocks.3.depthwise.conv.weight` becoming `depthwise.conv.weight` of block 3."""
-    split: list[dict[str, Array]] = [{} for _ in range(num_network_blocks)]
+def split_tensors(tensors: Mapping[str, Array], blocks: Sequence[BlockConfig]) -> list[dict[str, Array]]:
+    """The parameters of each block that computes, `blocks.3.depthwise.conv.weight` becoming `depthwise.conv.weight` of
+    the fourth."""
+    split: list[dict[str, Array]] = [{} for block in blocks if not block.converts]
     for name, value in tensors.items():
         _, index, rest = name.split(".", 2)
-        if int(index) < num_network_blocks:
+        if int(index) < len(split):
             split[int(index)][rest] = value
     return split

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,8 @@ import numpy.typing as npt
 from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
 from chanas.core.genome import BlockTable, FloatArray, GenomeLayout, Genomes, filled_genomes
 from chanas.core.target import HardwareTarget
-from chanas.operators.layout import layout_of, output_shape
+from chanas.operators.layout import Blocks, layout_of, output_shape
+from chanas.operators.precision import precision_of
 from chanas.operators.steps import device_steps
 from chanas.operators.workload import Workload
 
@@ -34,6 +36,24 @@ def output_bytes(workload: Workload, target: HardwareTarget) -> int:
 def inner_bytes(block: BlockConfig, target: HardwareTarget) -> list[int]:
     """Outputs of a block's steps except the last one's, which is the block's own."""
     return [output_bytes(step.workload, target) for step in device_steps(block, target)[:-1]]
+
+
+def network_bytes(blocks: Sequence[BlockConfig], target: HardwareTarget) -> int:
+    """Peak bytes of activations of one network, whose blocks may be in several dtypes."""
+    turns = [0, 0]
+    for i, block in enumerate(blocks[:-1]):
+        turns[i % 2] = max(turns[i % 2], _written_bytes(block, target))
+    inner = [sorted(inner_bytes(block, target), reverse=True) for block in blocks]
+    arrays = [list(map(sum, inner))] if target.gpu is None else itertools.zip_longest(*inner, fillvalue=0)
+    return sum(turns) + _written_bytes(blocks[-1], target) + sum(map(max, arrays))
+
+
+def _written_bytes(block: BlockConfig, target: HardwareTarget) -> int:
+    """Bytes of what a block hands on."""
+    if block.converts:
+        shape = Blocks(target.vector_lanes).shape(block.out_channels, block.output_size**2)
+        return math.prod(shape) * precision_of(block.output_dtype).item_bytes
+    return output_bytes(device_steps(block, target)[-1].workload, target)
 
 
 class ActivationMemory:
@@ -59,14 +79,10 @@ class ActivationMemory:
             self._fixed_inner[:, r, w] = np.max([self.inner(b) for b in fixed], axis=0)
             own = (self._stem, self._first, self._head, self._logits)
             for table, block in zip(own, fixed, strict=True):
-                table[r, w] = self.output(block)
+                table[r, w] = _written_bytes(block, target)
             for stage in range(space.num_stages):
                 block = space.block(sub_space, stage, 0, space.kernel_sizes[0], space.expand_ratios[0])
-                self._outputs[r, w, stage] = self.output(block)
-
-    def output(self, block: BlockConfig) -> int:
-        """Bytes of what the block hands on."""
-        return output_bytes(device_steps(block, self.target)[-1].workload, self.target)
+                self._outputs[r, w, stage] = _written_bytes(block, target)
 
     def inner(self, block: BlockConfig) -> tuple[int, ...]:
         """Bytes of each of the arrays for what is inside the block, the largest first."""

@@ -69,6 +69,10 @@ class Grid:
         found: Array = (numbers.astype(np.float32) - np.float32(self.zero)) * np.float32(self.step)
         return found
 
+    def conversion_numbers(self, *, encodes: bool) -> Array:
+        """float32[2], as a conversion reads them: numbers for each 1, or the step, and the zero."""
+        return np.array([self.inverse if encodes else self.step, self.zero], np.float32)
+
 
 IDENTITY = Grid(1.0, 0)
 """The grid of what an operator does not have."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from chanas.core.arch import BlockConfig
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, in_dtype
 from chanas.errors import ScheduleError
-from chanas.operators.precision import FLOAT32, INT8
+from chanas.operators.precision import FLOAT32, INT8, precision_of
 from chanas.operators.workload import Workload, extra_names
 
 INPUT = 0
@@ -58,11 +58,15 @@ class _Writer:
 
 @functools.lru_cache(maxsize=4096)
 def block_steps(block: BlockConfig, dtype: str = "float32", batch: int = 1) -> tuple[Step, ...]:
-    """The operators of a block in order of execution, in `dtype`, for `batch` images; logits are float32 in any dtype.
-    In int8 so are means over a map, and what is computed from them.
+    """The operators of a block in order of execution, in its own dtype or else in `dtype`, for `batch` images; logits
+    are float32 in any dtype. In int8 so are means over a map, and what is computed from them.
 
     mbconv: expand (unless the expand ratio is 1), depthwise, [pool, reduce, gate], project.
+    encode, decode: none.
     """
+    dtype = block.dtype or dtype
+    if block.converts:
+        return ()
     steps = _float32_steps(block)
     if dtype == INT8.dtype:
         return _in_int8(block, steps, batch)
@@ -136,13 +140,27 @@ def fuse_squeeze(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(to.steps)
 
 
+def block_target(block: BlockConfig, target: HardwareTarget) -> HardwareTarget:
+    """The target in a block's own dtype, where it has one.
+
+    Raises:
+        TargetError: the target has no such dtype.
+    """
+    return in_dtype(target, block.dtype) if block.dtype else target
+
+
+def network_tolerance(blocks: Iterable[BlockConfig], dtype: str) -> float:
+    """The largest error of a network that is right, by its dtypes; of blocks without one of their own it is `dtype`."""
+    return max(precision_of(block.dtype or dtype).network_tolerance for block in blocks)
+
+
 def device_steps(block: BlockConfig, target: HardwareTarget) -> tuple[Step, ...]:
     """The steps of a block as a target executes them, each tuned by itself.
 
     On GPUs squeeze-excite of one image is two kernels; of several it is three, since the mean of all of them is enough
     work to be shared out by itself, and its dense layers are products of matrices.
     """
-    steps = block_steps(block, target.dtype, target.batch)
+    steps = block_steps(block, target.dtype, target.batch)  # in its own dtype where it has one
     return steps if target.gpu is None or target.batch > 1 else fuse_squeeze(steps)
 
 

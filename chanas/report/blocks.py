@@ -38,8 +38,13 @@ def _names(key: str) -> list[tuple[str, str, int]]:
     except ArchitectureError:
         return []
     body = [(f"stage {number}", k) for number, stage in enumerate(architecture.stages, start=1) for k, _ in stage]
-    parts = [("stem", 0), ("stem", 0), *body, ("head", 0), ("head", 0)]
-    return [(name, *part) for name, part in zip(architecture.block_names(), parts, strict=True)]
+    parts, found = iter([("stem", 0), ("stem", 0), *body, ("head", 0), ("head", 0)]), []
+    part = ("stem", 0)
+    for name in architecture.block_names():
+        converts = name.startswith(("to ", "from "))
+        part = (part[0], 0) if converts else next(parts)
+        found.append((name, *part))
+    return found
 
 
 def draw_block_times(run: RunData) -> Figure | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from chanas.core.usage import DTYPES
 from chanas.errors import ConfigError
 from chanas.search.accuracy.predictor import Kind
 from chanas.search.evolution.evolution import EvolutionConfig
@@ -38,6 +39,14 @@ class SearchConfig(BaseModel):
     )
     refine_batch: int = Field(default=8, ge=1, description="of these, how many between two fits")
 
+    dtypes: tuple[str, ...] = Field(
+        default=(), description="types that each block may be in, f32 first; by default all are in the target's"
+    )
+
+    loss_evaluations: int = Field(
+        default=48, ge=8, description="networks evaluated with random dtypes to learn what these cost, with dtypes"
+    )
+
     predictor: Kind = Field(default="pairs", description="kind of accuracy predictor; mlp is the paper's")
     hidden: tuple[int, ...] = Field(default=(64, 64), min_length=1, description="hidden sizes of each perceptron")
     num_members: int = Field(default=5, ge=2, le=8, description="perceptrons in the ensemble")
@@ -67,6 +76,17 @@ class SearchConfig(BaseModel):
 
     num_cloud: int = Field(default=500, ge=0, description="random architectures stored for the picture of the space")
     pareto_generations: int = Field(default=40, ge=0, description="generations of the Pareto search; 0 leaves it out")
+
+    @field_validator("dtypes")
+    @classmethod
+    def _known_dtypes(cls, dtypes: tuple[str, ...]) -> tuple[str, ...]:
+        is_choice = len(dtypes) > 1 and dtypes[0] == "f32" and set(dtypes) <= DTYPES.keys()
+        if dtypes and (not is_choice or len(set(dtypes)) < len(dtypes)):
+            raise ValueError(
+                f"expected dtypes of blocks among {', '.join(DTYPES)}, f32 first and another, such as f32,int8; got "
+                f"{','.join(dtypes)}"
+            )
+        return dtypes
 
     @model_validator(mode="after")
     def _initial_fits(self) -> SearchConfig:
@@ -98,7 +118,7 @@ class SearchConfig(BaseModel):
             if fault["type"] == "extra_forbidden":
                 key, known = ".".join([*parents, name]), ", ".join(sorted(model.model_fields))
                 raise ConfigError(f"unknown key '{key}' in the search settings; known: {known}") from None
-            if name not in model.model_fields:  # the settings do not go together
+            if name not in model.model_fields or fault["type"] == "value_error":  # the message is ours
                 raise ConfigError(fault["msg"].removeprefix("Value error, ")) from None
             words, limit = _LIMITS.get(fault["type"], ("", ""))
             expected = f"{words} {fault['ctx'][limit]}" if words else fault["msg"].removeprefix("Input should be ")

@@ -19,6 +19,7 @@ from chanas.core.genome import decode
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import named_wait
 from chanas.core.task import Task
+from chanas.core.usage import DTYPES
 from chanas.errors import InfeasibleError
 from chanas.files.writing import write_json
 from chanas.search.accuracy.evaluations import Evaluate
@@ -196,6 +197,7 @@ class _Steps:
             "division": self.division.to_json(),
             "alike": [a.key for a in alike],
             "predictor": self.learned.figures,
+            "losses": None if predictor.losses is None else predictor.losses.to_json(),
             "evolution": None if run is None else evolution_json(run),
             **pictures(job.space, first, job.others, job.config, rng, predictor, run, self.learned.evaluations),
         }
@@ -235,11 +237,19 @@ def new_job(
         LUTError: a table is of another space, or has holes that the settings do not allow.
     """
     config = config or SearchConfig()
+    task = in_dtypes(task, config)
     latencies = latency_constraints(task, targets, config.covered_only)
     errors = tuple(t.error if config.latency_error is None else config.latency_error for t in targets)
     config = config.model_copy(update={"latency_error": errors[0]})
     known = check_together(task.space, [*latencies, *constraints], seed)
     return Job(task, tuple(targets), latencies, tuple(constraints), config, errors, seed, known)
+
+
+def in_dtypes(task: Task, config: SearchConfig) -> Task:
+    """The task of a search whose blocks may be in several dtypes, where the settings say so."""
+    if not config.dtypes:
+        return task
+    return replace(task, space=task.space.with_dtypes([DTYPES[dtype] for dtype in config.dtypes]))
 
 
 def latency_constraints(

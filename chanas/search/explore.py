@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import Genomes, decode, encode, sample
+from chanas.core.genome import Genomes, decode, encode, plain, sample
 from chanas.search.accuracy.evaluations import EXPLORE, Evaluation, Evaluations, training_set
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
@@ -52,7 +52,7 @@ def choose_batch(
     mixed[2 * both :] = np.concatenate([inside[both:], anywhere[both:]])
     if predictor is None:
         mixed = np.concatenate([encode(space, [space.smallest, space.largest]), mixed])
-    pool = unique(mixed)
+    pool = unique(plain(space, mixed))
     pool = pool[~np.isin(keys(pool), keys(known))]
     if predictor is None or len(pool) <= num:
         return pool[:num]

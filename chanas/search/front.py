@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import Architecture
-from chanas.core.genome import FloatArray, Genomes, decode
+from chanas.core.genome import FloatArray, Genomes, decode, plain
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import announce, named_wait
 from chanas.core.task import Task
@@ -23,12 +23,12 @@ from chanas.errors import CheckpointError, ConfigError, MeasureError
 from chanas.files.writing import free_name, read_json, write_json
 from chanas.search.accuracy.predictor import AccuracyPredictor, cut
 from chanas.search.config import SearchConfig
-from chanas.search.cosearch import provenance
+from chanas.search.cosearch import in_dtypes, provenance
 from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, latency_constraint
 from chanas.search.evolution.feasibility import check_together
 from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
-from chanas.search.evolution.population import keys
-from chanas.search.learning import Refinement, Source, teach_predictor
+from chanas.search.evolution.population import unevaluated
+from chanas.search.learning import Refinement, Source, learn_losses, teach_predictor
 from chanas.search.pictures import predicted_points
 from chanas.search.proof import Proof, Prove, prove_all
 
@@ -119,11 +119,12 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
 
     def choose(predictor: AccuracyPredictor, num: int) -> Genomes:
         found = front_of(predictor)
-        fresh = np.flatnonzero(~np.isin(keys(found.genomes), keys(evaluations.training_set()[0])))
-        return found.genomes[fresh[spread_over(found.objectives[fresh, 0], num)]]
+        fresh = unevaluated(space, found.genomes, evaluations.training_set()[0])
+        return plain(space, found.genomes[fresh[spread_over(found.objectives[fresh, 0], num)]])
 
     refinements = [Refinement(_PURPOSE, "front", choose)]
     predictor, _ = teach_predictor(evaluations, [limits], refinements, config, seed, progress)
+    predictor.losses = learn_losses(space, evaluations, source, config, seed, progress)
     with named_wait("evolving the front", progress):
         front = front_of(predictor)
     at = spread_over(front.objectives[:, 0], job.num_points)
@@ -185,6 +186,7 @@ def new_front(
     if num_points < 2:
         raise ConfigError(f"expected at least 2 points of the front, got {num_points}")
     config = config or SearchConfig()
+    task = in_dtypes(task, config)
     latency = latency_constraint(
         lut, task.space, task.num_classes, NO_LIMIT_S, covered_only=config.covered_only, left_out=task.left_out
     )

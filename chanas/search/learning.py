@@ -11,19 +11,25 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import Genomes, decode
+from chanas.core.genome import Genomes, decode, encode, plain, with_random_dtypes
 from chanas.core.progress import named_wait, progress_bar
+from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
 from chanas.search.accuracy.evaluations import EXPLORE, Evaluate, Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.accuracy.losses import DtypeLosses, fit_losses
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint
-from chanas.search.evolution.population import keys
+from chanas.search.evolution.population import unevaluated
 from chanas.search.explore import explore, new_predictor
 from chanas.search.job import Job
 from chanas.search.pictures import predictor_figures
 from chanas.search.proof import pick
+
+_LOSSES = 1_000_099  # a stream of random numbers of its own
+_DTYPES_OF_ONE = 4
+"""Dtypes that one architecture is evaluated with: calibrating it takes longer than evaluating it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Source:
     evaluate    top-1 of one architecture, on holdout or in the table; NaN if that does not know it
     table       measured accuracies that the predictor learns from instead of evaluations
     num_images  of holdout, on which `evaluate` counts; None where accuracies are of a table
+    evaluate_rounded  top-1 on holdout of an architecture whose blocks are in several dtypes, numbers rounded
     """
 
     store: RunDirectory
@@ -42,6 +49,7 @@ class Source:
     evaluate: Evaluate | None = None
     table: AccuracyTable | None = None
     num_images: int | None = None
+    evaluate_rounded: Evaluate | None = None
 
     def evaluations(self, space: SearchSpace) -> Evaluations:
         """The accuracies that are known, and where further ones are kept."""
@@ -137,7 +145,41 @@ def learn(jobs: Sequence[Job], source: Source, progress: bool = True) -> Learned
     limits = [job.limits(job.first_limits()) for job in jobs]
     refinements = [_best_candidates(job, evaluations) for job in jobs]
     predictor, curve = teach_predictor(evaluations, limits, refinements, first.config, first.seed, progress)
+    predictor.losses = learn_losses(first.space, evaluations, source, first.config, first.seed, progress)
     return Learned(first, predictor, evaluations, curve)
+
+
+def learn_losses(
+    space: SearchSpace, evaluations: Evaluations, source: Source, config: SearchConfig, seed: int, progress: bool
+) -> DtypeLosses | None:
+    """What dtypes cost, from networks of known accuracy that are evaluated with random dtypes, and kept in
+    `search/rounded.jsonl`; None where all blocks are in one.
+
+    Raises:
+        ConfigError: nothing can be evaluated.
+    """
+    if not space.dtypes:
+        return None
+    if source.evaluate_rounded is None or not evaluations.found:
+        raise ConfigError(
+            "what dtypes cost is learnt from evaluations: --dtypes needs a supernet with images, and no file of "
+            "accuracies"
+        )
+    path = source.store.search / "rounded.jsonl"
+    rounded = EvaluationStore(path, space, source.digest, source.evaluate_rounded)
+    rng = np.random.default_rng([seed, _LOSSES])
+    known, _ = evaluations.training_set()
+    shapes = rng.permutation(len(known))[: -(-config.loss_evaluations // _DTYPES_OF_ONE)]
+    rows = np.repeat(known[shapes], _DTYPES_OF_ONE, axis=0)[: config.loss_evaluations]
+    drawn = decode(space, with_random_dtypes(space, rows, rng))
+    found = []
+    with progress_bar(len(drawn), "evaluate in several dtypes", "net", progress, keeps=True) as bar:
+        for architecture in drawn:
+            before, after = evaluations.evaluate(architecture.plain), rounded.evaluate(architecture)
+            found.append(before.top1 - after.top1)
+            bar.update(1)
+            bar.set_postfix_str(f"{100 * float(np.mean(found)):.2f} points lost on average", refresh=False)
+    return fit_losses(space, encode(space, drawn), np.array(found), seed)
 
 
 def _best_candidates(job: Job, evaluations: Evaluations) -> Refinement:
@@ -146,10 +188,9 @@ def _best_candidates(job: Job, evaluations: Evaluations) -> Refinement:
 
     def choose(predictor: AccuracyPredictor, num: int) -> Genomes:
         result = job.evolve(predictor, limits_s, job.divide(predictor, limits_s).chosen)
-        fresh = ~np.isin(keys(result.genomes), keys(evaluations.training_set()[0]))
-        most = 8 * config.refine_batch
-        genomes = result.genomes[fresh][:most]
-        best = pick(genomes, result.fitness[fresh][:most], num, config.min_distance)
+        fresh = unevaluated(job.space, result.genomes, evaluations.training_set()[0])[: 8 * config.refine_batch]
+        genomes = plain(job.space, result.genomes[fresh])
+        best = pick(genomes, result.fitness[fresh], num, config.min_distance)
         return genomes[np.array(best, dtype=np.intp)]
 
     return Refinement(job.purpose, "best candidates", choose)

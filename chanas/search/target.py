@@ -36,4 +36,5 @@ class SearchTarget:
     @property
     def error(self) -> float:
         """Relative standard error of the table's predictions."""
-        return UNKNOWN_ERROR if self.lut.calibration is None else self.lut.calibration.standard_error
+        known = self.lut.standard_error
+        return UNKNOWN_ERROR if known is None else known

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from chanas.compiler.cases import exact_sums, operator_tensors
+from chanas.compiler.cases import operator_tensors
+from chanas.compiler.emulation import exact_sums
 from chanas.operators.precision import Array
 from chanas.operators.quantised import (
     Grid,

@@ -16,18 +16,22 @@ from typing import Any
 from tvm import s_tir, te
 
 from chanas.compiler.cpu.batches import NO_PARTS, over_images
+from chanas.compiler.cpu.changes import changing
 from chanas.compiler.cpu.families import apply_point, compute, flatten_output, stages_of
-from chanas.compiler.program import Part
+from chanas.compiler.program import FormChange, Part
 from chanas.compiler.space import Point
 from chanas.core.arch import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import Blocks, Shape, layout_of, operator_inputs
-from chanas.operators.steps import Step, block_steps, block_workloads, check_points, step_alone
+from chanas.operators.precision import INT8
+from chanas.operators.steps import Step, block_steps, block_target, block_workloads, check_points, step_alone
 from chanas.operators.workload import Workload
 
 
 def num_block_parameters(block: BlockConfig, lanes: int, dtype: str = "float32") -> int:
     """Numbers in a block's packed parameters (as `folding.pack_block` gives them)."""
+    if block.converts:
+        return 2 if block.dtype == INT8.dtype else 0
     layout = Blocks(lanes)
     parameters = (p for workload in block_workloads(block, dtype) for p in layout.parameters(workload))
     return sum(math.prod(parameter.shape) for parameter in parameters)
@@ -55,11 +59,14 @@ def _views(packed: Any, shapes: Sequence[Sequence[Shape]]) -> list[list[_View]]:
 
 
 def schedule_block(block: BlockConfig, points: Sequence[Point], target: HardwareTarget) -> Any:
-    """A `tirx.PrimFunc` of a whole block: arguments input, packed parameters (one array), output.
+    """A `tirx.PrimFunc` of a whole block: arguments input, packed parameters (one array, if it has any), output.
 
     Raises:
         ScheduleError: there is not one point per operator, or one is not in its operator's space.
     """
+    if block.converts:
+        return changing(FormChange.of_block(block, target), target)
+    target = block_target(block, target)
     steps = block_steps(block, target.dtype)
     check_points(block, steps, points)
     return _schedule_steps(steps, points, target, NO_PARTS)

@@ -110,8 +110,8 @@ class _Emission:
         """Variables of what an operation reads beside values."""
         match operation:
             case TunedBlock():
-                shape = (num_block_parameters(operation.block, self.lanes, self.target.dtype),)
-                return [self._variable("parameters", shape, "float32")]
+                num = num_block_parameters(operation.block, self.lanes, self.target.dtype)
+                return [self._variable("parameters", (num,), "float32")] if num else []
             case TunedOperation(weight=weight, bias=bias, numbers=numbers):
                 workload, _ = self.chosen[operation.key]
                 layout = Blocks(operation.value.lanes)

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chanas.compiler.cases import convolution
 from chanas.compiler.cpu.module import Chosen
+from chanas.compiler.emulation import convolution
 from chanas.compiler.program import Form, Program, TunedOperation
 from chanas.core.progress import progress_bar
 from chanas.core.statistics import spread

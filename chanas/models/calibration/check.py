@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from chanas.compiler.cases import exact_sums
 from chanas.compiler.cpu.module import Chosen
+from chanas.compiler.emulation import exact_sums
 from chanas.compiler.program import Program, TunedOperation
 from chanas.errors import MeasureError
 from chanas.models.sources.model import Array

@@ -82,7 +82,7 @@ def preschedule(
             blocks remain for which no combination of schedules works: the LUT holds all others.
     """
     sub_spaces = task.space.named_sub_spaces(effort.sub_spaces)
-    blocks = task.blocks(sub_spaces) if only is None else tuple(only)
+    blocks = task.table_blocks(target.dtype, sub_spaces) if only is None else tuple(only)
     around = surroundings(task.space, task.num_classes, dtype=target.dtype)
     with one_writer(run.records):
         for unfinished in run.luts.glob(".*.tmp"):  # of processes that were killed

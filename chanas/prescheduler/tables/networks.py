@@ -72,11 +72,12 @@ def block_points(lut: LatencyLUT, blocks: Sequence[BlockConfig]) -> list[list[Po
     Raises:
         LUTError: the table lacks a block, or has points of another version of the schedule spaces.
     """
-    check_schedules(lut)
+    for table in (lut, *lut.others.values()):
+        check_schedules(table)
     missing = lut.missing(blocks)
     if missing:
         raise LUTError(f"the LUT has no row for block {missing[0].key}; run `chanas prescheduler` to fill it")
-    return [[point for _, point in lut.rows[block.key].schedules] for block in blocks]
+    return [[point for _, point in lut.row(block).schedules] for block in blocks]
 
 
 def module_digest(lut: LatencyLUT, target: HardwareTarget, blocks: Sequence[BlockConfig]) -> str:
@@ -86,7 +87,7 @@ def module_digest(lut: LatencyLUT, target: HardwareTarget, blocks: Sequence[Bloc
     Raises:
         LUTError: as `block_points` says.
     """
-    operators = [[b.key, points] for b, points in zip(blocks, block_points(lut, blocks), strict=True)]
+    operators = [[b.key, b.dtype, points] for b, points in zip(blocks, block_points(lut, blocks), strict=True)]
     versions = [chanas.__version__, tvm_version(), backend_of(target).space_version]
     text = json.dumps([target.to_json(), versions, operators], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -155,7 +156,7 @@ def _replace_failing(
     """
     points: dict[Workload, dict[Point, None]] = {}
     for block in dict.fromkeys(lut.predicted(blocks)):
-        for workload, (_, point) in zip(device_workloads(block, target), lut.rows[block.key].schedules, strict=False):
+        for workload, (_, point) in zip(device_workloads(block, target), lut.row(block).schedules, strict=False):
             points.setdefault(workload, {})[point] = None
     tried = {}
     for workload, known in points.items():
@@ -164,10 +165,11 @@ def _replace_failing(
         tried[workload] = [point for point in others if space.contains(point)]
     working, _ = try_points(tried, target, pool, scratch)
     replaced = {w.key: point for w, point in working.items() if point != next(iter(points[w]))}
-    for key, row in lut.rows.items():
-        if row.predicted_error is not None and not replaced.keys().isdisjoint(key for key, _ in row.schedules):
-            schedules = tuple((key, replaced.get(key, point)) for key, point in row.schedules)
-            lut.rows[key] = dataclasses.replace(row, schedules=schedules)
+    for rows in (table.rows for table in (lut, *lut.others.values())):
+        for key, row in rows.items():
+            if row.predicted_error is not None and not replaced.keys().isdisjoint(key for key, _ in row.schedules):
+                schedules = tuple((key, replaced.get(key, point)) for key, point in row.schedules)
+                rows[key] = dataclasses.replace(row, schedules=schedules)
     return bool(replaced)
 
 

@@ -44,11 +44,16 @@ class FeatureMap:
 
 @functools.lru_cache(maxsize=8)
 def feature_map(space: SearchSpace) -> FeatureMap:
-    """The features of a space, in the order of the genome's columns."""
-    num_choices = GenomeLayout(space).num_choices
+    """The features of a space, in the order of the genome's columns; dtypes are none (`losses` has what they cost)."""
+    num_choices = _num_choices(space)
     column = np.repeat(np.arange(len(num_choices)), num_choices)
     value = np.concatenate([np.arange(n) for n in num_choices]).astype(np.int16)
     return FeatureMap(column, value)
+
+
+def _num_choices(space: SearchSpace) -> npt.NDArray[np.int64]:
+    layout = GenomeLayout(space)
+    return layout.num_choices[: layout.plain_length]
 
 
 def features(space: SearchSpace, genomes: Genomes) -> Features:
@@ -64,7 +69,7 @@ def feature_groups(space: SearchSpace) -> FloatArray:
     sizes in a stage, at a position of all stages, and in the network.
     """
     layout = GenomeLayout(space)
-    start = np.concatenate([[0], np.cumsum(layout.num_choices)])
+    start = np.concatenate([[0], np.cumsum(_num_choices(space))])
     eye = np.eye(start[-1])
 
     def choices(column: int, num: int, values: Sequence[float]) -> tuple[FloatArray, FloatArray]:

@@ -16,6 +16,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.genome import FloatArray, Genomes
 from chanas.errors import ConfigError, unknown_name
 from chanas.search.accuracy.encoding import Features, feature_groups, feature_map
+from chanas.search.accuracy.losses import DtypeLosses
 from chanas.search.accuracy.pairs import fit_pairs
 from chanas.search.accuracy.perceptrons import fit_perceptrons
 from chanas.search.accuracy.regression import fit_ridge
@@ -43,6 +44,8 @@ def cut(predictions: FloatArray) -> FloatArray:
 
 class AccuracyPredictor:
     """Top-1 in [0, 1] units from genomes.
+
+    `losses` is what blocks in other dtypes than float32 cost, where they may be in several.
 
     Args:
         space: whose genomes are predicted.
@@ -73,6 +76,7 @@ class AccuracyPredictor:
         self.space, self.kind, self.hidden = space, kind, tuple(hidden)
         self.num_members, self.seed = num_members, seed
         self.num_training = 0
+        self.losses: DtypeLosses | None = None
         self.error = float("nan")
         self._features = feature_map(space)
         self._model: Model | None = None
@@ -111,9 +115,10 @@ class AccuracyPredictor:
         return self._model
 
     def mean(self, genomes: Genomes) -> FloatArray:
-        """float64[N] predictions as the regression makes them: the fast path of the evolution, in which those beyond 1
-        keep their order. `cut` makes accuracies of them."""
-        return self._require_model().mean(self._features(genomes))
+        """float64[N] predictions as the regression makes them, less what dtypes cost: the fast path of the evolution,
+        in which those beyond 1 keep their order. `cut` makes accuracies of them."""
+        found = self._require_model().mean(self._features(genomes))
+        return found if self.losses is None else found - self.losses.of(genomes)
 
     def predict(self, genomes: Genomes) -> tuple[FloatArray, FloatArray]:
         """(mean, spread), each float64[N], the mean in [0, 1]; spread is the standard deviation of the error.
@@ -121,5 +126,7 @@ class AccuracyPredictor:
         Raises:
             ConfigError: nothing was fitted.
         """
-        model, x = self._require_model(), self._features(genomes)
-        return cut(model.mean(x)), model.spread(x)
+        spread = self._require_model().spread(self._features(genomes))
+        if self.losses is not None:
+            spread = np.hypot(spread, self.losses.error)
+        return cut(self.mean(genomes)), spread

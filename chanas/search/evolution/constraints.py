@@ -130,7 +130,13 @@ def further_constraints(
     targets: Sequence[HardwareTarget] = (),
 ) -> list[Constraint]:
     """The limits that are given, besides latency; that on memory (bytes) once for each kind of activations that one of
-    the targets has."""
+    the targets has.
+
+    Raises:
+        ConfigError: memory is limited, and blocks may be in several dtypes.
+    """
+    if limits.peak_memory is not None and space.dtypes:
+        raise ConfigError("--peak-memory goes with one dtype, not with --dtypes: leave one of them out")
     given = [macs_constraint(space, num_classes, limits.macs)] if limits.macs is not None else []
     given += [params_constraint(space, num_classes, limits.params)] if limits.params is not None else []
     if limits.peak_memory is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace, SubSpace
-from chanas.core.genome import Genomes, mutate, sample
+from chanas.core.genome import Genomes, mutate, plain, sample
 from chanas.search.evolution.constraints import Constraint, least, violation
 
 Keys = npt.NDArray[np.uint64]
@@ -39,6 +39,15 @@ def unique(genomes: Genomes) -> Genomes:
     """The rows without repeats, in the order of their first appearance."""
     _, first = np.unique(keys(genomes), return_index=True)
     return genomes[np.sort(first)]
+
+
+def unevaluated(space: SearchSpace, genomes: Genomes, known: Genomes) -> npt.NDArray[np.intp]:
+    """Positions of the first rows whose architecture, whatever its dtypes, is not among the `known` ones."""
+    row_keys = keys(plain(space, genomes))
+    _, first = np.unique(row_keys, return_index=True)
+    first = np.sort(first)
+    found: npt.NDArray[np.intp] = first[~np.isin(row_keys[first], keys(known))]
+    return found
 
 
 @dataclass

@@ -44,7 +44,7 @@ def check_module(
         num = len(supernet.images("test", bundle.architecture.resolution)[0])
         if not num:
             return {}
-        return {"top1_test": supernet.top1(bundle.architecture, "test"), "num_test_images": num}
+        return {"top1_test": supernet.top1(bundle.architecture.plain, "test"), "num_test_images": num}
     agreement = known or _agreement(bundle, supernet)
     with device_lock(gpu=gpu_of(bundle.target)):
         eager = next(
@@ -64,7 +64,8 @@ def _agreement(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
     with torch.inference_mode():
         expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in np.array_split(images, 8)])
     disagreements = int((compiled.argmax(1) != expected.argmax(1)).sum())
-    if disagreements > _MAX_DISAGREEMENT[bundle.target.dtype] * len(images):
+    dtypes = {block.dtype or bundle.target.dtype for block in bundle.blocks}
+    if disagreements > max(_MAX_DISAGREEMENT[dtype] for dtype in dtypes) * len(images):
         raise MeasureError(
             f"the module compiled for {bundle.target.name} classifies {disagreements} of {len(images)} test images "
             "otherwise than PyTorch; no bundle was written"

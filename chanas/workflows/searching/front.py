@@ -40,11 +40,14 @@ def search_front(
         ChanasError: as `chanas.search.front.search_front` and `chanas.workflows.searching.search.search` say.
     """
     from chanas.search import front
+    from chanas.search.config import SearchConfig
+    from chanas.search.cosearch import in_dtypes
     from chanas.search.evolution.constraints import NO_LIMIT_S, further_constraints
 
     source = source or SupernetSource(run)
-    with hold_targets(run, source, NO_LIMIT_S, usage) as (target,), scratch_folder() as scratch:
-        task = source.task
+    config = config or SearchConfig()
+    with hold_targets(run, source, NO_LIMIT_S, usage, config.dtypes) as (target,), scratch_folder() as scratch:
+        task = in_dtypes(source.task, config)
         constraints = further_constraints(task.space, task.num_classes, limits, [target.hardware])
         job = front.new_front(  # what is out of reach is told before a supernet is loaded
             task, target.lut, num_points=num_points, config=config, constraints=constraints, seed=seed

@@ -9,9 +9,9 @@ from chanas.bundle.document import WEIGHTS
 from chanas.core.arch import BlockConfig
 from chanas.core.genome import encode
 from chanas.core.progress import announce, named_wait
-from chanas.core.target import tvm_version
+from chanas.core.target import in_several, tvm_version
 from chanas.files.writing import file_digest
-from chanas.operators.memory import ActivationMemory
+from chanas.operators.memory import network_bytes
 from chanas.workflows.searching.agreement import TESTED
 from chanas.workflows.searching.schedules import block_rows
 
@@ -86,30 +86,29 @@ def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, 
     """Describe the winning network."""
     winner, of_source = outcome.architecture, prover.source.document(outcome.winner.proof)
     measured = of_source["measured"]
-    if prover.in_int8 is not None and "top1_holdout" in measured:
+    if prover.rounds(winner) and "top1_holdout" in measured:
         measured = {**measured, "top1_holdout_float32": prover.top1_float32[winner]}
     space, classes = prover.source.task.space, prover.source.task.num_classes
     blocks = winner.blocks(space, classes)
     targets = []
     for number, target in enumerate(outcome.targets):
-        memory = ActivationMemory(space, classes, target.lut.header.target).of(encode(space, [winner]))
         timing = outcome.winner.proof.timings[number]
         targets.append(
             {
                 **_schedules(target, blocks, prover),
-                "target": target.lut.header.target.to_json(),
+                "target": in_several(target.lut.header.target, [target.hardware]).to_json(),
                 "constraints": {"latency_s": target.budget_s},
                 "predicted": {"latency_s": outcome.winner.predicted_s[number]},
                 "measured": {"latency_s": timing.latency_s, "spread_s": timing.spread_s},
-                "peak_memory_bytes": int(memory[0]),
+                "peak_memory_bytes": network_bytes(blocks, target.hardware),
                 "seeds": {"prescheduler": target.lut.header.seed},
-                "hashes": {"lut": file_digest(prover.source.run.lut(target.name))},
+                "hashes": _table_hashes(target, prover.source.run),
             }
         )
     return {
         **of_source,
         "measured": measured,
-        "architecture": {"key": winner.key, "genome": encode(space, [winner])[0].tolist()},
+        "architecture": {"key": winner.key, "genome": encode(space, [winner.plain])[0].tolist()},
         "space": space.to_json(),
         "targets": targets,
         "constraints": dict(constraints),
@@ -122,12 +121,18 @@ def _document(outcome: SearchOutcome, prover: Prover, constraints: Mapping[str, 
     }
 
 
+def _table_hashes(target: SearchTarget, run: RunDirectory) -> dict[str, str]:
+    """Hashes of a target's tables: `lut`, and `lut-int8` and so on of those of further dtypes."""
+    others = {f"lut-{lut.header.target.dtype_name}": lut.header.target.name for lut in target.lut.others.values()}
+    return {name: file_digest(run.lut(of)) for name, of in {"lut": target.name, **others}.items()}
+
+
 def _schedules(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover) -> dict[str, Any]:
     """Schedules of a network's blocks from a target's table, and what `block_rows` says of each block."""
-    rows, version = target.lut.rows, target.lut.header.space_version
+    lut, version = target.lut, target.lut.header.space_version
     return {
         **({} if version is None else {"space_version": version}),
-        "schedules": [{"block": b.key, "operators": [[k, list(p)] for k, p in rows[b.key].schedules]} for b in blocks],
+        "schedules": [{"block": b.key, "operators": [[k, list(p)] for k, p in lut.row(b).schedules]} for b in blocks],
         "blocks": block_rows(target, blocks, prover),
     }
 

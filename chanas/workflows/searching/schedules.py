@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chanas.core.arch import BlockConfig
+from chanas.core.arch import BlockConfig, computing
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.peak import peak_gflops, shares_of_peak
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def block_rows(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover) -> list[dict[str, Any]]:
-    """Entries of a bundle's `blocks`: `key`, `latency_s` by the table, `schedule` (a line for each operator), `gflops`,
-    `share_of_peak` (None where the peak is not known: on GPUs, elsewhere, in other dtypes than float32), and
-    `default_latency_s` with default schedules (None where that was not timed)."""
+    """Entries of a bundle's `blocks`: `key` (and `dtype` where there are several), `latency_s` by the table, `schedule`
+    (a line for each operator), `gflops`, `share_of_peak` (None where the peak is not known: on GPUs, elsewhere, in
+    other dtypes than float32), and `default_latency_s` with default schedules (None where that was not timed)."""
     lut, hardware = target.lut, target.hardware
     defaults = _defaults(target, blocks, prover)
     seconds = [lut.block_s(b) for b in blocks]
@@ -33,31 +33,39 @@ def block_rows(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prov
         {
             "key": block.key,
             "latency_s": latency_s,
-            "schedule": schedule_words(block, lut.rows[block.key].schedules, hardware),
+            "schedule": schedule_words(block, lut.row(block).schedules, hardware),
             "gflops": rate,
             "share_of_peak": share,
-            "default_latency_s": defaults.get(block.key),
+            "default_latency_s": defaults.get(block),
+            **({"dtype": block.dtype} if block.dtype else {}),
         }
         for block, latency_s, rate, share in zip(blocks, seconds, rates, shares, strict=True)
     ]
 
 
-def _defaults(target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover) -> dict[str, float]:
+def _defaults(
+    target: SearchTarget, blocks: Sequence[BlockConfig], prover: Prover
+) -> Mapping[BlockConfig, float | None]:
+    """Seconds of each block with default schedules, timed with others of its dtype."""
+    from chanas.operators.steps import block_target
     from chanas.prescheduler.tables.defaults import time_default_blocks
 
-    source = prover.source
+    source, found = prover.source, dict[BlockConfig, float | None]()
     try:
-        return time_default_blocks(
-            source.run.records,
-            source.task,
-            target.hardware,
-            blocks,
-            open_pool=target.open_pool,
-            progress=prover.progress,
-        )
+        for dtype in dict.fromkeys(block.dtype for block in computing(blocks)):
+            own = [block for block in computing(blocks) if block.dtype == dtype]
+            seconds = time_default_blocks(
+                source.run.records,
+                source.task,
+                block_target(own[0], target.hardware),
+                own,
+                open_pool=target.open_pool,
+                progress=prover.progress,
+            )
+            found |= {block: seconds.get(block.key) for block in own}
     except (MeasureError, TargetError) as lost:  # what was searched for is there all the same
         logger.warning("default schedules were not timed: %s", lost)
-        return {}
+    return found
 
 
 def _peak(target: SearchTarget) -> float | None:
@@ -74,8 +82,9 @@ def schedule_words(
     A point of another version of the schedule spaces is given as its integers.
     """
     from chanas.compiler.backends import backend_of, schedule_space
-    from chanas.operators.steps import device_workloads
+    from chanas.operators.steps import block_target, device_workloads
 
+    target = block_target(block, target)
     workloads = {workload.key: workload for workload in device_workloads(block, target)}
     lines = []
     for key, point in schedules:
@@ -91,13 +100,14 @@ def schedule_words(
 def bundle_rows(bundle: CoDesign) -> list[dict[str, Any]]:
     """The same for the target of any bundle, with `name`: of an older one, which has less, what its schedules and
     seconds say."""
-    part, blocks = bundle.part, {block.key: block for block in bundle.blocks}
-    operators = {entry["block"]: entry["operators"] for entry in part.get("schedules", [])}
+    part, blocks = bundle.part, bundle.blocks
+    operators = [entry["operators"] for entry in part.get("schedules", [])] or [[]] * len(blocks)
     rows = []
-    for name, entry in zip(bundle.architecture.block_names(), part.get("blocks", []), strict=False):
-        block, latency_s = blocks[entry["key"]], entry["latency_s"]
+    names = bundle.architecture.block_names()
+    for name, block, own, entry in zip(names, blocks, operators, part.get("blocks", []), strict=False):
+        latency_s = entry["latency_s"]
         known = {
-            "schedule": schedule_words(block, operators.get(block.key, []), bundle.target),
+            "schedule": schedule_words(block, own, bundle.target),
             "gflops": 2.0 * block.num_macs * bundle.target.batch / latency_s / 1e9,
             "share_of_peak": None,
             "default_latency_s": None,

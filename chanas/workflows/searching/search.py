@@ -59,7 +59,7 @@ def search(
         MeasureError: a compiled module of the winner does not classify the test images as PyTorch does.
     """
     source = source or SupernetSource(run)
-    with hold_targets(run, source, latency_s, usage) as targets:
+    with hold_targets(run, source, latency_s, usage, _dtypes(config)) as targets:
         return search_on(run, targets, source, config=config, limits=limits, seed=seed, name=name, progress=progress)
 
 
@@ -113,9 +113,13 @@ def search_fastest(
     from chanas.search.fastest import search_fastest as cosearch
 
     source, find = source or SupernetSource(run), partial(cosearch, top1=top1, progress=progress)
-    with hold_targets(run, source, NO_LIMIT_S, usage) as targets:
+    with hold_targets(run, source, NO_LIMIT_S, usage, _dtypes(config)) as targets:
         asked = {"top1": top1, **limits.to_json()}
         return _find_on(run, targets, source, find, asked, config, limits, seed, name, progress)
+
+
+def _dtypes(config: SearchConfig | None) -> tuple[str, ...]:
+    return () if config is None else config.dtypes
 
 
 def plan_line(source: AccuracySource, targets: Sequence[SearchTarget], config: SearchConfig) -> str:
@@ -141,12 +145,13 @@ def _find_on(
     """Find a network on targets that are held, and hand over its bundle. `find` takes job, accuracies and prover;
     `asked` is what the bundle says that it was asked for besides latencies."""
     from chanas.bundle.places import check_name
-    from chanas.search.cosearch import new_job
+    from chanas.search.config import SearchConfig
+    from chanas.search.cosearch import in_dtypes, new_job
     from chanas.search.evolution.constraints import further_constraints
 
     if name is not None:
         check_name(name)
-    task = source.task
+    task = in_dtypes(source.task, config or SearchConfig())
     with scratch_folder() as scratch:
         constraints = further_constraints(task.space, task.num_classes, limits, [t.hardware for t in targets])
         # what is out of reach is told before a supernet is loaded

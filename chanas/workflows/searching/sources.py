@@ -119,7 +119,7 @@ class AccuracySource(abc.ABC):
 @dataclass
 class Prover:
     """Compiles finalists whole, compares them with PyTorch and measures them on every target; their accuracy is that of
-    the source, or where a target is in int8 as they compute there.
+    the source, or where they compute with rounded numbers as they compute there.
 
     top1_float32  of finalists, by the source
     """
@@ -129,54 +129,61 @@ class Prover:
     scratch: Path
     progress: bool = True
     top1_float32: dict[Architecture, float] = field(default_factory=dict)
-    _calibrated: dict[Architecture, list[dict[str, Any]]] = field(default_factory=dict)
+    _calibrated: dict[Architecture, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
-    def in_int8(self) -> SearchTarget | None:
-        """The first target in int8."""
-        return next((target for target in self.targets if target.hardware.dtype == INT8.dtype), None)
+    def rounding(self) -> SearchTarget:
+        """The target whose numbers are rounded the most: the first in int8, or else the first of all."""
+        return next((t for t in self.targets if t.hardware.dtype == INT8.dtype), self.targets[0])
+
+    def rounds(self, architecture: Architecture) -> bool:
+        """True if an architecture's accuracy is that of what is compiled: blocks are in int8, or in several dtypes."""
+        return bool(architecture.dtypes) or self.rounding.hardware.dtype == INT8.dtype
 
     def library(self, architecture: Architecture, target: SearchTarget) -> Path:
         """Path of the compiled module of a proven architecture."""
         return self.scratch / f"{architecture.key}.{target.name}.so"
 
     def jobs(self, architectures: Sequence[Architecture]) -> dict[Architecture, NetworkJob]:
-        """Networks to compile, with enough images for each of the targets; calibrated where one is in int8."""
+        """Networks to compile, with enough images for each of the targets; calibrated where blocks are in int8."""
         from chanas.prescheduler.tables.networks import NetworkJob
 
         batch = max(target.hardware.batch for target in self.targets)
         found = {}
         for a in architectures:
-            parameters, images, logits = self.source.case(a, batch)
-            if self.in_int8 is not None:
-                parameters = self._parameters_in_int8(a, parameters)
+            parameters, images, logits = self.source.case(a.plain, batch)
+            parameters = self._with_grids(a, parameters)
             found[a] = NetworkJob(self._blocks(a), parameters, images, logits, self.library(a, self.targets[0]))
         return found
 
     def tensors(self, architecture: Architecture) -> dict[str, Any] | None:
-        """float32 PyTorch parameters by name, for the bundle; None: it has no weights. Where a target is in int8, what
-        its numbers stand for is among them."""
+        """float32 PyTorch parameters by name, for the bundle; None: it has no weights. Where blocks are in int8, what
+        their numbers stand for is among them."""
         from chanas.network.folding import split_tensors
 
-        found = self.source.tensors(architecture)
-        if found is None or self.in_int8 is None:
+        found = self.source.tensors(architecture.plain)
+        if found is None:
             return found
-        parameters = split_tensors(found, len(self._blocks(architecture)))
-        whole = self._parameters_in_int8(architecture, parameters)
+        whole = self._with_grids(architecture, split_tensors(found, self._blocks(architecture)))
         return {f"blocks.{i}.{name}": value for i, own in enumerate(whole) for name, value in own.items()}
 
     def _blocks(self, architecture: Architecture) -> tuple[BlockConfig, ...]:
         return architecture.blocks(self.source.task.space, self.source.task.num_classes)
 
-    def _parameters_in_int8(self, architecture: Architecture, parameters: Any) -> Any:
-        """Parameters of each block with those of int8; as they are where there are no images to calibrate with."""
+    def _with_grids(self, architecture: Architecture, parameters: Any) -> Any:
+        """Parameters of each block with those of int8; as they are where none is, or there are no images to calibrate
+        with."""
+        from chanas.compiler.emulation import has_int8
         from chanas.models.calibration.blocks import calibrated_blocks
 
+        blocks, dtype = self._blocks(architecture), self.rounding.hardware.dtype
+        if not has_int8(blocks, dtype):
+            return parameters
         if architecture not in self._calibrated:
-            images = self.source.calibration_images(architecture)
+            images = self.source.calibration_images(architecture.plain)
             if images is None:
                 return parameters
-            self._calibrated[architecture] = calibrated_blocks(self._blocks(architecture), parameters, images)
+            self._calibrated[architecture] = calibrated_blocks(blocks, parameters, images, dtype)
         return self._calibrated[architecture]
 
     def measure(self, target: SearchTarget, jobs: Mapping[Architecture, NetworkJob]) -> dict[Architecture, Outcome]:
@@ -200,27 +207,27 @@ class Prover:
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[Proof]:
         with named_wait("evaluating the finalists", self.progress):
-            jobs, top1 = self.jobs(architectures), self.source.judge(architectures)
-        self.top1_float32 |= dict(zip(architectures, top1, strict=True))
+            jobs = self.jobs(architectures)
+            top1 = dict(zip(architectures, self.source.judge([a.plain for a in architectures]), strict=True))
+        self.top1_float32 |= top1
         measured = {target.name: self.measure(target, jobs) for target in self.targets}
-        if (target := self.in_int8) is not None:
-            works = {a for a, outcome in measured[target.name].items() if outcome.error is None}
-            with named_wait("evaluating the finalists in int8", self.progress):
-                pairs = zip(architectures, top1, strict=True)
-                top1 = [self._top1_in_int8(a, jobs[a], target, known) if a in works else known for a, known in pairs]
+        works = measured[self.rounding.name]
+        rounded = [a for a in architectures if self.rounds(a) and works[a].error is None]
+        with named_wait("evaluating the finalists as they compute", self.progress and bool(rounded)):
+            top1 |= {a: self._top1_as_compiled(a, jobs[a], top1[a]) for a in rounded}
         return [
-            make_proof(a, {name: outcomes[a] for name, outcomes in measured.items()}, share)
-            for a, share in zip(architectures, top1, strict=True)
+            make_proof(a, {name: outcomes[a] for name, outcomes in measured.items()}, top1[a]) for a in architectures
         ]
 
-    def _top1_in_int8(self, architecture: Architecture, job: NetworkJob, target: SearchTarget, known: float) -> float:
+    def _top1_as_compiled(self, architecture: Architecture, job: NetworkJob, known: float) -> float:
         """Top-1 on holdout of the compiled network, or of an emulation where it is for a device elsewhere; where there
         are no images the known one."""
         from chanas.bundle.runtimes import compiled_network
-        from chanas.compiler.cases import quantised_logits
+        from chanas.compiler.emulation import emulated_logits
         from chanas.network.folding import packed_parameters
 
-        images, labels = self.source.holdout(architecture)
+        target = self.rounding
+        images, labels = self.source.holdout(architecture.plain)
         if not len(images):
             return known
         if target.open_pool is None and not target.elsewhere:
@@ -229,7 +236,7 @@ class Prover:
             run = compiled_network(library, packed, images.shape[1:], classes, target.hardware)
             logits = np.stack([run(image) for image in images])
         else:
-            logits = quantised_logits(job.blocks, job.parameters, images)
+            logits = emulated_logits(job.blocks, job.parameters, images, target.hardware.dtype)
         return float((logits.argmax(1) == labels).mean())
 
 
@@ -307,8 +314,35 @@ class SupernetSource(AccuracySource):
             images = np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
         with torch.inference_mode():
             logits = network(torch.from_numpy(images)).numpy()
-        num_blocks = len(architecture.blocks(self.task.space, self.task.num_classes))
-        return tuple(split_tensors(parameters_by_name(network), num_blocks)), images, logits
+        blocks = architecture.blocks(self.task.space, self.task.num_classes)
+        return tuple(split_tensors(parameters_by_name(network), blocks)), images, logits
+
+    def accuracies(self) -> Source:
+        rounded = self.top1_rounded if self.num_images else None
+        return replace(super().accuracies(), evaluate_rounded=rounded)
+
+    def top1_rounded(self, architecture: Architecture) -> float:
+        """Accuracy in [0, 1] on holdout of an architecture whose blocks are in several dtypes, numbers rounded as they
+        are there. What those in int8 stand for is calibrated once for all dtypes of an architecture, as if all blocks
+        were in it."""
+        from chanas.compiler.emulation import emulated_logits
+
+        blocks = architecture.blocks(self.task.space, self.task.num_classes)
+        images, labels = self.holdout(architecture.plain)
+        logits = emulated_logits(blocks, self._in_int8(architecture.plain), images)
+        return float((logits.argmax(1) == labels).mean())
+
+    @functools.cached_property
+    def _in_int8(self) -> Callable[[Architecture], Sequence[Mapping[str, Any]]]:
+        """Parameters of each block of an architecture, calibrated for int8; those of the last one are kept."""
+        from chanas.models.calibration.blocks import calibrated_blocks
+
+        def calibrated(architecture: Architecture) -> Sequence[Mapping[str, Any]]:
+            parameters, _, _ = self.case(architecture, 1)
+            blocks = architecture.blocks(self.task.space, self.task.num_classes)
+            return calibrated_blocks(blocks, parameters, self.calibration_images(architecture), INT8.dtype)
+
+        return functools.lru_cache(maxsize=1)(calibrated)
 
     def calibration_images(self, architecture: Architecture) -> Array:
         """Train images, spread over all of them.

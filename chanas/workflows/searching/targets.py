@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
-from chanas.core.target import HardwareTarget, differences
+from chanas.core.target import HardwareTarget, differences, in_dtype, in_several
 from chanas.core.task import Task
 from chanas.core.units import parse_latency_s
-from chanas.core.usage import HERE, THIS_MACHINE, Place, TargetName, Usage
+from chanas.core.usage import DTYPES, HERE, THIS_MACHINE, Place, TargetName, Usage
 from chanas.devices.gpu_use import check_free
 from chanas.devices.host import load_used
 from chanas.errors import ConfigError, LUTError, MeasureError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
+from chanas.operators.precision import FLOAT32
 from chanas.search.target import SearchTarget
 from chanas.workflows.stages.stored import prescheduler_command, stored_table
 from chanas.workflows.stages.tables import check_device, this_device
@@ -156,10 +157,10 @@ def check_remote(names: Iterable[str], place: Place) -> None:
 
 @contextlib.contextmanager
 def hold_targets(
-    run: RunDirectory, source: HasTask, latency_s: Latencies, usage: Usage = HERE
+    run: RunDirectory, source: HasTask, latency_s: Latencies, usage: Usage = HERE, dtypes: Sequence[str] = ()
 ) -> Iterator[tuple[SearchTarget, ...]]:
     """The targets of a search in order, held until the end, each with the run's latency table of it, which is checked
-    against the space of `source`.
+    against the space of `source`; and those of its blocks in other `dtypes`, where they may be in several.
 
     A single latency is that of `usage`; with a tracker and a key as place its target is what a device of that key says
     it is, one alone, so that all finalists meet the same device. Several targets name their keys themselves
@@ -193,9 +194,37 @@ def hold_targets(
             SearchTarget(hardware, budget_s, lut, open_pool=open_pool)
             for (hardware, open_pool), budget_s, lut in zip(found, budgets_s, tables, strict=True)
         )
+        if dtypes:
+            targets = tuple(_in_dtypes(run, target, dtypes, task) for target in targets)
         check_tables(targets, task.space)
         stack.enter_context(one_writer(run.search))
         yield targets
+
+
+def _in_dtypes(run: RunDirectory, target: SearchTarget, dtypes: Sequence[str], task: Task) -> SearchTarget:
+    """A target with its tables in further dtypes, `bf16` and so on.
+
+    Raises:
+        ConfigError: it is no processor in float32.
+        TargetError: this machine lacks a dtype.
+        StageOrderError: there is no table of one.
+        LUTError: one is of another space, device or compiler.
+    """
+    hardware, name = target.hardware, TargetName.parse(target.name)
+    if hardware.gpu is not None or hardware.dtype != FLOAT32.dtype:
+        raise ConfigError(f"--dtypes is for processors, whose target says no dtype, such as cpu; got {target.name}")
+    others = {}
+    for dtype in dtypes[1:]:
+        own = dataclasses.replace(name, dtype=dtype)
+        if target.open_pool is None:
+            typed = load_used(Usage.of(own))
+        else:
+            typed = dataclasses.replace(in_dtype(hardware, DTYPES[dtype]), name=str(own))
+        lut = LatencyLUT.load(stored_table(run, typed, task))
+        check_tables([SearchTarget(typed, target.budget_s, lut)], task.space)
+        others[DTYPES[dtype]] = lut
+    hardware = in_several(hardware, (lut.header.target for lut in others.values()))
+    return dataclasses.replace(target, hardware=hardware, lut=dataclasses.replace(target.lut, others=others))
 
 
 def _named(name: str, remote: RemoteTargets | None) -> tuple[HardwareTarget, OpenPool | None]:

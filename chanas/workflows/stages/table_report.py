@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from chanas.core import genome
-from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.arch import CONVERSIONS, SearchSpace, SubSpace
 from chanas.core.genome import FloatArray
 from chanas.core.latency import Calibration, LatencyLUT, LUTHeader
 from chanas.core.units import format_latency
 from chanas.errors import LUTError
 
+_KINDS = ("stem", "mbconv", "head", "classifier", *CONVERSIONS)
 NUM_SAMPLES = 500
 NUM_COMPARED = 1000
 NUM_LISTED = 10
@@ -174,7 +175,7 @@ def summarise(
     kinds = Counter(key.partition("-")[0] for key in rows)
     return TableSummary(
         header=lut.header,
-        rows_by_kind={kind: kinds[kind] for kind in ("stem", "mbconv", "head", "classifier") if kind in kinds},
+        rows_by_kind={kind: kinds[kind] for kind in _KINDS if kind in kinds},
         measured=(when[0], when[-1]) if when else ("", ""),
         median_spread=float(np.median(spreads)) if spreads else None,
         num_classes=num_classes,

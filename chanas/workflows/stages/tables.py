@@ -301,13 +301,14 @@ def fill(
     check_effort(effort)
     table = open_table(None, run, usage=usage, space=space, num_classes=num_classes)
     loaded = table.required_space()
-    blocks = loaded.all_blocks(table.num_classes, loaded.named_sub_spaces(effort.sub_spaces))
+    task = Task(loaded, table.num_classes)
+    blocks = task.table_blocks(table.lut.header.dtype, loaded.named_sub_spaces(effort.sub_spaces))
     with table_device(table.lut, usage.place) as (device, open_pool):
         hardware = dataclasses.replace(device, name=table.path.stem)
         table.lut.check(loaded, hardware)
         check_schedules(table.lut)
         warm_start = open_prior(effort.warm_start, run, hardware)
-        holes, task = table.lut.missing(blocks), Task(loaded, table.num_classes)
+        holes = table.lut.missing(blocks)
         predicted = _by_doubt(table.lut, task, blocks)
         if progress:
             announce(

@@ -120,7 +120,7 @@ def _plan_lines(run: RunDirectory, task: Task, target: HardwareTarget, effort: T
     from chanas.prescheduler.tuning.budget import TRIAL_S
 
     sub_spaces = task.space.named_sub_spaces(effort.sub_spaces)
-    blocks = task.blocks(sub_spaces)
+    blocks = task.table_blocks(target.dtype, sub_spaces)
     workloads = tuned_workloads(blocks, target)
     most = sum(min(effort.num_trials, schedule_space(w, target).num_points) for w in workloads)
     num_kept = 0
