@@ -21,7 +21,7 @@ import torch
 from common import Figure, finish
 from tqdm import tqdm
 
-from chanas.compiler.cases import quantised_logits
+from chanas.compiler.emulation import emulated_logits
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.files.run import RunDirectory
@@ -51,13 +51,13 @@ def judged(source: SupernetSource, architecture: Architecture) -> Row:
     supernet: SupernetEvaluator = source.supernet
     network, size = supernet.extract(architecture), architecture.resolution
     blocks = architecture.blocks(source.task.space, source.task.num_classes)
-    parameters = split_tensors(parameters_by_name(network), len(blocks))
-    calibrated = calibrated_blocks(blocks, parameters, source.calibration_images(architecture))
+    parameters = split_tensors(parameters_by_name(network), blocks)
+    calibrated = calibrated_blocks(blocks, parameters, source.calibration_images(architecture), "int8")
     parts = [supernet.images(split, size) for split in SPLITS]
     images, labels = (np.concatenate(both) for both in zip(*parts, strict=True))
     with torch.inference_mode():
         plain = np.concatenate([network(torch.from_numpy(part)).numpy() for part in np.array_split(images, 8)])
-    whole = quantised_logits(blocks, calibrated, images)
+    whole = emulated_logits(blocks, calibrated, images, "int8", exact=True)
     return {
         "architecture": architecture.key,
         "num_images": len(images),

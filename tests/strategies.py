@@ -50,6 +50,26 @@ def spaces_and_genomes(draw: st.DrawFn, max_num: int = 20) -> tuple[SearchSpace,
     return space, sample(space, draw(st.integers(1, max_num)), np.random.default_rng(draw(seeds)))
 
 
+choices_of_dtypes = st.sampled_from(
+    [("float32", "int8"), ("float32", "bfloat16"), ("float32", "bfloat16", "int8"), ("float32", "int8", "bfloat16")]
+)
+mixed_spaces = st.builds(SearchSpace.with_dtypes, spaces, choices_of_dtypes)
+"""Spaces whose blocks may be in several dtypes."""
+
+
+@st.composite
+def mixed_spaces_and_genomes(draw: st.DrawFn, max_num: int = 20) -> tuple[SearchSpace, Genomes]:
+    """A random space of several dtypes and some of its genomes, int16[N, length]."""
+    space = draw(mixed_spaces)
+    return space, sample(space, draw(st.integers(1, max_num)), np.random.default_rng(draw(seeds)))
+
+
+@st.composite
+def mixed_spaces_and_architectures(draw: st.DrawFn) -> tuple[SearchSpace, Architecture]:
+    space, genomes = draw(mixed_spaces_and_genomes(max_num=1))
+    return space, decode(space, genomes)[0]
+
+
 @st.composite
 def spaces_and_architectures(draw: st.DrawFn) -> tuple[SearchSpace, Architecture]:
     space = draw(spaces)

@@ -167,9 +167,10 @@ class BlockConfig:
 
     @property
     def key(self) -> str:
-        """Readable and unique among the blocks of a table, whose rows are of one dtype."""
+        """Readable and unique among the blocks of a table, whose rows are of one dtype; that of a block that converts,
+        whose operators don't tell it from others, has the dtype."""
         if self.converts:
-            return f"{self.kind}-{self.input_size}px-{self.in_channels}"
+            return f"{self.kind}-{self.input_size}px-{self.in_channels}-{self.dtype}"
         flags = ("-se" if self.use_se else "") + ("-res" if self.residual else "")
         channels = "x".join(str(c) for c in (self.in_channels, self.mid_channels, self.out_channels) if c)
         return f"{self.kind}-{self.input_size}px-{channels}-k{self.kernel_size}s{self.stride}-{self.activation}{flags}"
@@ -258,7 +259,7 @@ class Architecture:
         """Readable and unique, such as `r32-w1.25-k3e6.k5e3-k3e3-k5e6` (stages by `-`, blocks by `.`); in several
         dtypes with a letter for each block, such as `r32-w1-k3e6-k3e3_fiiiff` (float32, bfloat16, int8)."""
         body = "-".join(".".join(f"k{k}e{e}" for k, e in stage) for stage in self.stages)
-        letters = "".join(DTYPE_LETTERS[dtype] for dtype in self.dtypes)
+        letters = "".join(DTYPE_LETTERS.get(dtype, "?") for dtype in self.dtypes)
         return f"r{self.resolution}-w{_width_text(self.width_multiplier)}-{body}{letters and '_'}{letters}"
 
     @property

@@ -13,9 +13,19 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import spaces, spaces_and_architectures
+from strategies import choices_of_dtypes, mixed_spaces_and_architectures, spaces, spaces_and_architectures
 
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace, SubSpace, log10_num_architectures, make_divisible
+from chanas.core.arch import (
+    NUM_FIXED,
+    Architecture,
+    BlockConfig,
+    SearchSpace,
+    SubSpace,
+    computing,
+    conversions,
+    log10_num_architectures,
+    make_divisible,
+)
 from chanas.errors import ArchitectureError, ConfigError
 
 MBV3 = SearchSpace.load("mbv3")
@@ -174,6 +184,178 @@ def test_a_stranger_is_told_which_choice_is_not_in_the_space(tiny_space: SearchS
         stranger.blocks(tiny_space)
 
 
+# ---- several dtypes -------------------------------------------------------------------------------------------------
+SMALL = Architecture.from_key("r16-w1-k3e3-k5e2")
+
+
+@given(mixed_spaces_and_architectures())
+def test_keys_and_json_have_the_dtypes_of_blocks(member: tuple[SearchSpace, Architecture]) -> None:
+    space, architecture = member
+    assert Architecture.from_key(architecture.key) == architecture
+    assert Architecture.from_json(json.loads(json.dumps(architecture.to_json()))) == architecture
+    assert space.contains(architecture)
+    assert ("_" in architecture.key) == bool(architecture.dtypes)
+
+
+def test_a_key_has_a_letter_for_each_block() -> None:
+    mixed = dataclasses.replace(SMALL, dtypes=("float32", "int8", "bfloat16", "int8", "int8", "float32"))
+    assert mixed.key == "r16-w1-k3e3-k5e2_fibiif"
+    assert mixed.plain == SMALL
+    assert SMALL.plain == SMALL
+
+
+@pytest.mark.parametrize("letters", ["_", "_fx", "_F", "_ff_ii", "-ffiiff", "_fi ii", "ffiiff"])
+def test_a_text_with_other_letters_is_no_key(letters: str) -> None:
+    with pytest.raises(ArchitectureError, match="expected an architecture key such as"):
+        Architecture.from_key(SMALL.key + letters)
+
+
+@pytest.mark.parametrize(
+    ("letters", "fault"),
+    [
+        ("_fiiif", "5 dtypes of blocks; expected 6"),
+        ("_fiiiiif", "7 dtypes of blocks; expected 6"),
+        ("_fiibif", "a block in bfloat16; expected one of .'float32', 'int8'."),
+    ],
+)
+def test_a_stranger_is_told_which_dtypes_are_not_in_the_space(
+    tiny_space: SearchSpace, letters: str, fault: str
+) -> None:
+    space = tiny_space.with_dtypes(("float32", "int8"))
+    stranger = Architecture.from_key(SMALL.key + letters)
+    assert not space.contains(stranger)
+    with pytest.raises(ArchitectureError, match=fault):
+        stranger.blocks(space)
+
+
+def test_an_unknown_dtype_is_refused(tiny_space: SearchSpace) -> None:
+    with pytest.raises(ArchitectureError, match="a block in float16; expected one of"):
+        tiny_space.check(dataclasses.replace(SMALL, dtypes=("float16",) * 6))
+
+
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("float32",),
+        ("int8",),
+        ("int8", "float32"),
+        ("float32", "float32"),
+        ("float32", "int8", "int8"),
+        ("float32", "float16"),
+    ],
+)
+def test_a_space_has_float32_and_other_dtypes_once_each(tiny_space: SearchSpace, dtypes: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="expected dtypes of blocks among float32, bfloat16, int8, float32 first"):
+        tiny_space.with_dtypes(dtypes)
+
+
+@given(mixed_spaces_and_architectures())
+def test_blocks_that_convert_stand_exactly_where_neighbours_differ(member: tuple[SearchSpace, Architecture]) -> None:
+    space, architecture = member
+    dtypes = architecture.dtypes or ("",) * (sum(architecture.depths) + NUM_FIXED)
+    blocks = architecture.blocks(space, 7)
+    plain = architecture.plain.blocks(space, 7)
+    assert computing(blocks) == tuple(dataclasses.replace(b, dtype=d) for b, d in zip(plain, dtypes, strict=True))
+
+    parts: list[list[BlockConfig]] = [[]]
+    for block in blocks:
+        parts[-1].append(block)
+        if not block.converts:
+            parts.append([])
+    assert parts.pop() == []
+    for (*_, before), (*between, after) in itertools.pairwise(parts):
+        differ = before.output_dtype != after.input_dtype
+        decoded = [("decode", before.dtype)] * (differ and before.output_dtype != "float32")
+        encoded = [("encode", after.dtype)] * (differ and after.input_dtype != "float32")
+        assert [(b.kind, b.dtype) for b in between] == decoded + encoded
+
+
+@given(mixed_spaces_and_architectures())
+def test_a_block_reads_the_map_that_the_one_before_writes(member: tuple[SearchSpace, Architecture]) -> None:
+    space, architecture = member
+    blocks = architecture.blocks(space, 7)
+    assert blocks[0].input_dtype == "float32" or not architecture.dtypes
+    for before, after in itertools.pairwise(blocks):
+        assert before.output_dtype == after.input_dtype
+        assert (after.in_channels, after.input_size) == (before.out_channels, before.output_size)
+    for block in blocks:
+        if block.converts:
+            assert (block.num_macs, block.num_params) == (0, 0)
+            assert {block.input_dtype, block.output_dtype} == {"float32", block.dtype}
+    assert architecture.num_macs(space, 7) == architecture.plain.num_macs(space, 7)
+    assert architecture.num_params(space, 7) == architecture.plain.num_params(space, 7)
+
+
+@given(mixed_spaces_and_architectures())
+def test_every_block_has_a_name(member: tuple[SearchSpace, Architecture]) -> None:
+    space, architecture = member
+    blocks, names = architecture.blocks(space, 7), architecture.block_names()
+    words = {"encode": "to", "decode": "from"}
+    left = iter(architecture.plain.block_names())
+    assert list(names) == [f"{words[b.kind]} {b.dtype}" if b.converts else next(left) for b in blocks]
+
+
+def test_names_say_where_a_network_converts() -> None:
+    names = Architecture.from_key("r16-w1-k3e3-k5e2_fibiif").block_names()
+    assert names == (
+        "stem",
+        "to int8",
+        "first block",
+        "from int8",
+        "to bfloat16",
+        "stage 1.1  k3 e3",
+        "from bfloat16",
+        "to int8",
+        "stage 2.1  k5 e2",
+        "head",
+        "classifier",
+    )
+
+
+def test_between_two_dtypes_beside_float32_a_map_is_float32() -> None:
+    there, back = conversions(7, 24, "int8", "bfloat16")
+    assert (there.kind, there.dtype) == ("decode", "int8")
+    assert (back.kind, back.dtype) == ("encode", "bfloat16")
+    assert there.key == "decode-7px-24-int8"
+    assert conversions(7, 24, "int8", "int8") == ()
+
+
+@given(mixed_spaces_and_architectures())
+def test_all_conversions_has_every_one_of_every_member(member: tuple[SearchSpace, Architecture]) -> None:
+    space, architecture = member
+    found = {b for b in architecture.blocks(space, 7) if b.converts}
+    for dtype in space.dtypes:
+        known = space.all_conversions(dtype)
+        assert {b for b in found if b.dtype == dtype} <= set(space.all_conversions(dtype, (architecture.sub_space,)))
+        assert {b for b in found if b.dtype == dtype} <= set(known)
+        assert len({b.key for b in known}) == len(known)
+        assert bool(known) == (dtype != "float32")
+        assert [BlockConfig.from_json(json.loads(json.dumps(b.to_json()))) for b in known] == list(known)
+
+
+@given(spaces, choices_of_dtypes)
+def test_what_is_stored_of_a_space_knows_no_dtypes(space: SearchSpace, dtypes: tuple[str, ...]) -> None:
+    mixed = space.with_dtypes(dtypes)
+    assert mixed.dtypes == dtypes
+    assert mixed.to_json() == space.to_json()
+    assert mixed.digest == space.digest
+    assert SearchSpace.from_json(mixed.to_json()) == space
+    assert mixed.all_blocks(7) == space.all_blocks(7)
+
+
+def test_a_file_of_a_space_has_no_dtypes(tiny_space: SearchSpace) -> None:
+    with pytest.raises(ConfigError, match="dtypes"):
+        SearchSpace.from_json({**tiny_space.to_json(), "dtypes": ["float32", "int8"]})
+
+
+def test_a_block_without_a_dtype_is_stored_as_ever() -> None:
+    block = MBV3.block(SubSpace(224, 1.0), stage=1, position=1, kernel_size=5, expand_ratio=4)
+    assert "dtype" not in block.to_json()
+    own = dataclasses.replace(block, dtype="int8")
+    assert BlockConfig.from_json(json.loads(json.dumps(own.to_json()))) == own
+    assert own.key == block.key
+
+
 # ---- the space ------------------------------------------------------------------------------------------------------
 def test_num_architectures_is_what_listing_them_gives(tiny_space: SearchSpace) -> None:
     block_choices = list(itertools.product(tiny_space.kernel_sizes, tiny_space.expand_ratios))
@@ -220,7 +402,7 @@ def test_a_preset_is_loaded_by_name_or_by_path(name: str, tmp_path: Path) -> Non
     assert SearchSpace.load(copy) == space
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(SearchSpace)])
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(SearchSpace) if f.name != "dtypes"])
 def test_a_missing_key_is_named(tiny_space: SearchSpace, field: str) -> None:
     data = tiny_space.to_json()
     del data[field]

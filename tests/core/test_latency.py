@@ -4,6 +4,7 @@ hold."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import seeds, spaces_and_genomes
+from strategies import mixed_spaces_and_genomes, seeds, spaces_and_genomes
 
 from chanas.core import latency
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import Genomes, decode, sample
 from chanas.core.latency import Calibration, LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.errors import LUTError
 
@@ -239,3 +241,147 @@ def test_another_compiler_is_refused(
     monkeypatch.setattr(latency, "tvm_version", lambda: "0.99")
     with pytest.raises(LUTError, match=tvm_version()):
         table.check(tiny_space, HOST)
+
+
+# ---- several dtypes -------------------------------------------------------------------------------------------------
+DTYPES = ("float32", "bfloat16", "int8")
+
+
+def mixed_table(space: SearchSpace, seed: int = 0) -> LatencyLUT:
+    """Tables of float32, bfloat16 and int8, each with random seconds of its own, and those of conversions."""
+    made = {}
+    for number, dtype in enumerate(DTYPES):
+        lut = random_table(space, len(DTYPES) * seed + number)
+        seconds = random_table(space, 1000 + number).rows.values()
+        rows = {b.key: row for b, row in zip(space.all_conversions(dtype), itertools.cycle(seconds), strict=False)}
+        lut.header = dataclasses.replace(lut.header, dtype=dtype)
+        made[dtype] = dataclasses.replace(lut, rows=lut.rows | rows)
+    first = made.pop(DTYPES[0])
+    return dataclasses.replace(first, others=made)
+
+
+@pytest.fixture
+def mixed(tiny_space: SearchSpace) -> LatencyLUT:
+    return mixed_table(tiny_space)
+
+
+def test_a_block_has_the_row_of_its_dtype(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:
+    for block in tiny_space.all_blocks(CLASSES):
+        assert mixed.row(block) == mixed.row(dataclasses.replace(block, dtype="float32")) == mixed.rows[block.key]
+        for dtype, lut in mixed.others.items():
+            own = dataclasses.replace(block, dtype=dtype)
+            assert mixed.of_block(own) is lut
+            assert mixed.row(own) == lut.rows[block.key]
+            assert mixed.block_s(own) == lut.rows[block.key].median_s != mixed.rows[block.key].median_s
+
+
+@settings(max_examples=30)
+@given(mixed_spaces_and_genomes(), seeds)
+def test_the_latency_of_a_network_of_several_dtypes_is_the_sum_of_its_blocks(
+    members: tuple[SearchSpace, Genomes], seed: int
+) -> None:
+    space, genomes = members
+    lut = mixed_table(space, seed)
+    expected = [sum(lut.block_s(block) for block in a.blocks(space, CLASSES)) for a in decode(space, genomes)]
+    np.testing.assert_allclose(lut.latency_s(space, CLASSES, genomes), expected, rtol=1e-12)
+
+
+def test_each_dtype_is_corrected_by_its_own_calibration(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:
+    space = tiny_space.with_dtypes(DTYPES)
+    genomes = sample(space, 20, np.random.default_rng(0))
+    fits = {"float32": (1e-5, 1.25, 1e-6), "bfloat16": (2e-5, 1.5, 2e-6), "int8": (3e-5, 0.75, 3e-6)}
+    for dtype, lut in {"float32": mixed, **mixed.others}.items():
+        lut.calibration = Calibration(*fits[dtype], 8, 0.01, 0.02, 0.99, 0.1)
+    expected = []
+    for architecture in decode(space, genomes):
+        seconds = fits["float32"][0]
+        for block in architecture.blocks(space, CLASSES):
+            _, scale, each = fits[block.dtype or "float32"]
+            seconds += scale * mixed.block_s(block) + each
+        expected.append(seconds)
+    np.testing.assert_allclose(mixed.latency_s(space, CLASSES, genomes), expected)
+
+
+def test_weights_weigh_what_their_dtype_says(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:
+    for block in tiny_space.all_blocks(CLASSES):
+        weights = [mixed.weight_bytes(dataclasses.replace(block, dtype=dtype)) for dtype in ("", *DTYPES)]
+        assert weights == [n * block.num_params for n in (4, 4, 2, 1)]
+
+
+def test_a_dtype_without_a_table_is_refused_by_name(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:
+    lut = dataclasses.replace(mixed, others={"int8": mixed.others["int8"]})
+    block = dataclasses.replace(tiny_space.all_blocks(CLASSES)[0], dtype="bfloat16")
+    for refuse in (
+        lambda: lut.block_s(block),
+        lambda: lut.missing([block]),
+        lambda: lut.table(tiny_space.with_dtypes(DTYPES), CLASSES, with_holes=True),
+    ):
+        with pytest.raises(LUTError, match="the LUT of target 'cpu' has no blocks in bfloat16"):
+            refuse()
+    assert lut.table(tiny_space.with_dtypes(("float32", "int8")), CLASSES).smallest()[0].min() > 0.0
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_missing_conversions_are_named(tiny_space: SearchSpace, mixed: LatencyLUT, dtype: str) -> None:
+    space, conversions = tiny_space.with_dtypes(DTYPES), tiny_space.all_conversions(dtype)
+    for block in (conversions[1], conversions[0]):
+        del mixed.others[dtype].rows[block.key]
+    assert mixed.missing(conversions) == list(conversions[:2])
+    with pytest.raises(LUTError, match=f"lacks 2 blocks .* {conversions[0].key}"):
+        mixed.table(space, CLASSES)
+    with pytest.raises(LUTError, match=f"has no row for block {conversions[1].key}"):
+        mixed.block_s(conversions[1])
+    assert mixed.table(tiny_space, CLASSES).smallest()[0].min() > 0.0
+
+
+def test_a_network_with_a_hole_in_one_dtype_is_not_known(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:
+    space = tiny_space.with_dtypes(DTYPES)
+    hole = dataclasses.replace(tiny_space.block(tiny_space.sub_spaces[0], 0, 0, 3, 2), dtype="int8")
+    conversion = tiny_space.all_conversions("bfloat16", tiny_space.sub_spaces[:1])[0]
+    for block in (hole, conversion):
+        del mixed.of_block(block).rows[block.key]
+    table = mixed.table(space, CLASSES, with_holes=True)
+    genomes = sample(space, 500, np.random.default_rng(0))
+    has_hole = [bool({hole, conversion} & set(a.blocks(space, CLASSES))) for a in decode(space, genomes)]
+    np.testing.assert_array_equal(np.isnan(table.sum(genomes)), has_hole)
+    assert 0 < sum(has_hole) < len(has_hole)
+    table.replace_nan(100.0)
+    np.testing.assert_array_equal(table.sum(genomes) >= 100.0, has_hole)
+
+
+def test_sub_spaces_that_are_left_out_need_no_rows(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:
+    space, (first, *others) = tiny_space.with_dtypes(DTYPES), tiny_space.sub_spaces
+    known = {b.key for dtype in DTYPES for b in Task(tiny_space, CLASSES).table_blocks(dtype, tuple(others))}
+    for lut in (mixed, *mixed.others.values()):
+        lut.rows = {key: row for key, row in lut.rows.items() if key in known}
+    with pytest.raises(LUTError, match="lacks"):
+        mixed.table(space, CLASSES)
+    value, _ = mixed.table(space, CLASSES, left_out=(first,)).smallest()
+    assert np.isinf(value[0, 0])
+    assert np.isfinite(value).sum() == len(others)
+
+
+def test_the_error_of_several_tables_is_the_largest(mixed: LatencyLUT) -> None:
+    assert mixed.standard_error is None
+    for number, lut in enumerate((mixed, *mixed.others.values())):
+        assert mixed.standard_error is None
+        lut.calibration = Calibration(1e-5, 1.0, 1e-6, 8, 0.01 * (1 + number), 0.2, 0.99, 0.1)
+    assert mixed.standard_error == pytest.approx(0.03 * np.sqrt(np.pi / 2))
+    assert mixed.others["bfloat16"].standard_error == pytest.approx(0.02 * np.sqrt(np.pi / 2))
+
+
+def test_predicted_rows_are_found_in_each_dtype(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:
+    space = tiny_space.with_dtypes(DTYPES)
+    blocks = decode(space, sample(space, 1, np.random.default_rng(3)))[0].blocks(space, CLASSES)
+    assert mixed.predicted(blocks) == []
+    chosen = [block for block in blocks if block.dtype == "int8"]
+    rows = mixed.others["int8"].rows
+    for block in chosen:
+        rows[block.key] = dataclasses.replace(rows[block.key], predicted_error=0.07)
+    assert mixed.predicted(blocks) == chosen
+    assert len(chosen) > 1
+
+
+def test_a_file_has_one_dtype(tiny_space: SearchSpace, mixed: LatencyLUT, tmp_path: Path) -> None:
+    mixed.save(tmp_path / "table.json")
+    assert LatencyLUT.load(tmp_path / "table.json") == dataclasses.replace(mixed, others={})

@@ -99,7 +99,7 @@ def test_a_missing_parameter_is_an_error_that_names_it(block: BlockConfig, name:
 
 def test_the_parameters_of_a_network_are_split_into_those_of_its_blocks() -> None:
     network = StaticNetwork(NETWORK)
-    parts = split_tensors(tensors_of(network), len(NETWORK))
+    parts = split_tensors(tensors_of(network), NETWORK)
     assert len(parts) == len(NETWORK)
     for part, block in zip(parts, network.blocks, strict=True):
         own = tensors_of(block)

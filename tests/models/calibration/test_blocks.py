@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import chanas.models.calibration.blocks as module
-from chanas.compiler.cases import quantised_logits, random_network
+from chanas.compiler.cases import random_network
+from chanas.compiler.emulation import Parameters, emulated_logits
 from chanas.core.arch import BlockConfig
 from chanas.errors import CheckpointError
 from chanas.models.calibration.blocks import calibrated_blocks
@@ -28,11 +29,11 @@ PARAMETERS, IMAGES, LOGITS = random_network(BLOCKS, seed=0, batch=24)
 
 @pytest.fixture(scope="module")
 def calibrated() -> list[dict[str, Array]]:
-    return calibrated_blocks(BLOCKS, PARAMETERS, IMAGES)
+    return calibrated_blocks(BLOCKS, PARAMETERS, IMAGES, "int8")
 
 
 def error(parameters: list[dict[str, Array]]) -> float:
-    found = quantised_logits(BLOCKS, parameters, IMAGES)
+    found = emulated_logits(BLOCKS, parameters, IMAGES, "int8", exact=True)
     return float(((found - LOGITS) ** 2).sum() / (LOGITS**2).sum())
 
 
@@ -63,12 +64,12 @@ def test_weights_stay_as_they_are(calibrated: list[dict[str, Array]]) -> None:
 
 
 def test_corrected_biases_are_taken_where_they_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def worse(_blocks: object, parameters: list[dict[str, Array]], _images: Array) -> list[dict[str, Array]]:
+    def worse(_blocks: object, parameters: Parameters, _images: Array, _dtype: str) -> Parameters:
         shift = np.full(16, 10.0, np.float32)
         return [{**own, SHIFT.format(1): shift} if i == 0 else own for i, own in enumerate(parameters)]
 
     monkeypatch.setattr(module, "_corrected", worse)
-    found = calibrated_blocks(BLOCKS, PARAMETERS, IMAGES)
+    found = calibrated_blocks(BLOCKS, PARAMETERS, IMAGES, "int8")
     assert not any(SHIFT.format(1) in own for own in found)
 
 
@@ -90,4 +91,4 @@ def test_a_network_that_was_not_calibrated_is_refused() -> None:
     with pytest.raises(
         CheckpointError, match=f"parameter {GRIDS} of block {BLOCKS[0].key} is missing; it was not calibr"
     ):
-        quantised_logits(BLOCKS, PARAMETERS, IMAGES)
+        emulated_logits(BLOCKS, PARAMETERS, IMAGES, "int8", exact=True)

@@ -17,6 +17,7 @@ from fast_cases import fast
 from chanas.compiler.backends import schedule_space
 from chanas.core.arch import BlockConfig
 from chanas.core.latency import LatencyLUT
+from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError
 from chanas.files.run import RunDirectory
 from chanas.measuring import fleet as local
@@ -59,6 +60,7 @@ def num_trials(workloads: list[Workload], each: int = NUM_TRIALS) -> int:
 
 
 ALL_BLOCKS, NARROW_BLOCKS = NANO.all_blocks(NUM_CLASSES), NANO.all_blocks(NUM_CLASSES, NARROW)
+TASK = Task(NANO, NUM_CLASSES)
 ALL_TRIALS, NARROW_TRIALS = (num_trials(workloads_of(some)) for some in (ALL_BLOCKS, NARROW_BLOCKS))
 
 
@@ -389,7 +391,7 @@ def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthe
     summary = fill_table(run, NANO, half, NUM_CLASSES, trials=NUM_TRIALS, tuner="random", sub_spaces=NARROW)
     assert (plain.lut.header.dtype, summary.lut.header.dtype) == ("float32", "bfloat16")
     assert summary.path == run.lut("cpu-bf16") != plain.path
-    assert summary.num_new_blocks == len(NARROW_BLOCKS)
+    assert summary.num_new_blocks == len(TASK.table_blocks("bfloat16", NARROW)) > len(NARROW_BLOCKS)
     keys = {key for row in summary.lut.rows.values() for key, _ in row.schedules}
     assert keys
     assert all(key.endswith("-bfloat16") for key in keys)
@@ -397,3 +399,30 @@ def test_each_dtype_has_a_table_and_records_of_its_own(run: RunDirectory, synthe
     with pytest.raises(LUTError, match="another target: expected cpu, got cpu-bf16"):
         summary.lut.check(NANO, HOST)
     assert fill(run, sub_spaces=NARROW).num_new_trials == 0
+
+
+def test_a_table_has_a_row_of_each_block_that_converts_to_or_from_its_dtype(
+    run: RunDirectory, synthetic_pool: SyntheticPool
+) -> None:
+    """Two dtypes whose rows don't differ by operators have seconds of their own, in one file of records."""
+    made = {}
+    for dtype, name in (("bfloat16", "bf16"), ("int8", "int8")):
+        target = dataclasses.replace(HOST, name=f"{HOST.name}-{name}", dtype=dtype, vector_lanes=16)
+        first, again = (
+            fill_table(run, NANO, target, NUM_CLASSES, trials=NUM_TRIALS, tuner="random", sub_spaces=NARROW)
+            for _ in range(2)
+        )
+        conversions = NANO.all_conversions(dtype, NARROW)
+        assert set(first.lut.rows) == {block.key for block in (*NARROW_BLOCKS, *conversions)}
+        assert first.num_new_blocks == len(first.lut.rows)
+        assert done(again) == (0, 0)
+        assert again.lut.rows == first.lut.rows
+        rows = [first.lut.row(block) for block in conversions]
+        assert len({row.median_s for row in rows}) == len(rows) > 2
+        assert all((row.schedules, row.num_trials) == ((), 0) for row in rows)
+        made[dtype] = {row.median_s for row in rows}
+    assert not made["bfloat16"] & made["int8"]
+
+
+def test_a_table_in_float32_has_no_row_of_one_that_converts(run: RunDirectory, synthetic_pool: SyntheticPool) -> None:
+    assert set(fill(run).lut.rows) == {block.key for block in ALL_BLOCKS}
