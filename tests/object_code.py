@@ -1,8 +1,8 @@
-"""Object code of two blocks, or of operators in int8, for many targets: `python object_code.py FOLDER < targets.json`.
+"""Object code of blocks, or of operators in int8, for many targets: `python object_code.py FOLDER < targets.json`.
 
 Each target is compiled for in a process of its own, since LLVM ends the process where it has no instructions for what
-is asked. FOLDER/NAME/KIND.o is the block of that kind, or the operator; FOLDER/NAME/error is there where something
-went wrong.
+is asked. FOLDER/NAME/KIND.o is the block of that kind, or the operator; FOLDER/NAME/network.so, where NAME ends with
+`several`, a network of several dtypes; FOLDER/NAME/error is there where something went wrong.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from chanas.devices.lean_tvm import hide_torch
@@ -20,8 +21,8 @@ hide_torch()
 
 from chanas.compiler.backends import schedule_operator, schedule_space  # noqa: E402
 from chanas.compiler.cpu.blocks import schedule_block  # noqa: E402
-from chanas.compiler.cpu.build import build_object  # noqa: E402
-from chanas.core.arch import BlockConfig  # noqa: E402
+from chanas.compiler.cpu.build import build_network, build_object  # noqa: E402
+from chanas.core.arch import BlockConfig, conversions, with_conversions  # noqa: E402
 from chanas.core.target import HardwareTarget  # noqa: E402
 from chanas.measuring.checks.target_check import small_block  # noqa: E402
 from chanas.operators.workload import Workload  # noqa: E402
@@ -42,12 +43,26 @@ def compile_operators(target: HardwareTarget, folder: Path) -> None:
     for workload in IN_INT8:
         function = schedule_operator(workload, schedule_space(workload, target).middle, target)
         build_object(function.with_attr("global_symbol", "operator"), target, folder / f"{workload.op}.o")
+    compile_blocks(conversions_of(target), target, folder)
 
 
-def compile_blocks(target: HardwareTarget, folder: Path) -> None:
-    for block in (MBCONV, STEM):
+def compile_blocks(blocks: Iterable[BlockConfig], target: HardwareTarget, folder: Path) -> None:
+    for block in blocks:
         function = schedule_block(block, default_points(block, target), target)
         build_object(function.with_attr("global_symbol", "block"), target, folder / f"{block.kind}.o")
+
+
+def conversions_of(target: HardwareTarget) -> tuple[BlockConfig, ...]:
+    """Blocks that convert to and from a target's dtype."""
+    return conversions(4, 24, "float32", target.dtype) + conversions(4, 24, target.dtype, "float32")
+
+
+def compile_network(target: HardwareTarget, folder: Path) -> None:
+    """A chain of blocks in all dtypes."""
+    dtypes = ("int8", "bfloat16", "float32", "int8", "float32", "bfloat16")
+    own = zip((STEM, *[MBCONV] * 5), dtypes, strict=True)
+    blocks = with_conversions([dataclasses.replace(block, dtype=dtype) for block, dtype in own])
+    build_network(blocks, [default_points(block, target) for block in blocks], target, folder / "network.so")
 
 
 def main() -> None:
@@ -60,7 +75,12 @@ def main() -> None:
         if child == 0:
             try:
                 target = HardwareTarget.from_json(data)
-                (compile_operators if target.dtype == "int8" else compile_blocks)(target, folder)
+                if name.endswith("several"):
+                    compile_network(target, folder)
+                elif target.dtype == "int8":
+                    compile_operators(target, folder)
+                else:
+                    compile_blocks((MBCONV, STEM, *conversions_of(target)), target, folder)
             except Exception:
                 (folder / "error").write_text(traceback.format_exc())
             finally:

@@ -1,11 +1,11 @@
 """Peak memory of activations, as the static plan of a compiled network has it.
 
 Counted, of a whole batch: the two buffers between blocks that take turns (each as large as the largest output that
-falls on it), the network's logits, and what is inside blocks: on a processor the operators' outputs of the block that
-has most of them, on a GPU, where all operators are kernels of one program, an array for the largest output of each
-block, one for the second largest of each, and so on. On a processor channels are padded to whole vectors, as they are
-in memory. Not counted: weights, code, the input images (the caller's), and what a schedule keeps of a tile for itself
-(accumulators, padded rows, scaled weights).
+falls on it; where blocks are in several dtypes, up to two of each), the network's logits, and what is inside blocks: on
+a processor the operators' outputs of the block that has most of them, on a GPU, where all operators are kernels of one
+program, an array for the largest output of each block, one for the second largest of each, and so on. On a processor
+channels are padded to whole vectors, as they are in memory. Not counted: weights, code, the input images (the
+caller's), and what a schedule keeps of a tile for itself (accumulators, padded rows, scaled weights).
 
 Notation: N architectures, R resolutions, W widths, S stages, P slots, K kernel sizes, E expand ratios.
 """
@@ -40,12 +40,28 @@ def inner_bytes(block: BlockConfig, target: HardwareTarget) -> list[int]:
 
 def network_bytes(blocks: Sequence[BlockConfig], target: HardwareTarget) -> int:
     """Peak bytes of activations of one network, whose blocks may be in several dtypes."""
-    turns = [0, 0]
-    for i, block in enumerate(blocks[:-1]):
-        turns[i % 2] = max(turns[i % 2], _written_bytes(block, target))
     inner = [sorted(inner_bytes(block, target), reverse=True) for block in blocks]
     arrays = [list(map(sum, inner))] if target.gpu is None else itertools.zip_longest(*inner, fillvalue=0)
-    return sum(turns) + _written_bytes(blocks[-1], target) + sum(map(max, arrays))
+    return _between_bytes(blocks, target) + _written_bytes(blocks[-1], target) + sum(map(max, arrays))
+
+
+def _between_bytes(blocks: Sequence[BlockConfig], target: HardwareTarget) -> int:
+    """Bytes of the buffers between blocks. Each has one dtype; a block writes the smallest idle one of its dtype that
+    is large enough, or the largest is made so."""
+    sizes, idle, read = list[int](), dict[str, list[int]](), None
+    for block in blocks[:-1]:
+        size, own = _written_bytes(block, target), idle.setdefault(block.output_dtype, [])
+        if own:
+            written = min(own, key=lambda n: (sizes[n] < size, abs(sizes[n] - size)))
+            own.remove(written)
+            sizes[written] = max(sizes[written], size)
+        else:
+            written = len(sizes)
+            sizes.append(size)
+        if read is not None:
+            idle[read[0]].append(read[1])
+        read = block.output_dtype, written
+    return sum(sizes)
 
 
 def _written_bytes(block: BlockConfig, target: HardwareTarget) -> int:

@@ -483,9 +483,10 @@ def test_a_bundle_knows_whether_its_module_is_for_this_machine(changes: dict[str
 
 
 def test_the_accuracy_of_a_module_that_cannot_run_here_is_pytorchs() -> None:
-    architecture = SimpleNamespace(resolution=8)
+    architecture = Architecture.from_key("r8-w1-k3e3_fiif")
     bundle: Any = SimpleNamespace(runs_here=False, architecture=architecture)
     supernet: Any = SimpleNamespace(
-        images=lambda split, resolution: (np.zeros((7, resolution)), split), top1=lambda asked, split: 0.75
+        images=lambda split, resolution: (np.zeros((7, resolution)), split),
+        top1=lambda asked, split: {"r8-w1-k3e3": 0.75}[asked.key],
     )
     assert check_module(bundle, supernet) == {"top1_test": 0.75, "num_test_images": 7}

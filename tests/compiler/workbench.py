@@ -26,12 +26,12 @@ from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.arch import BlockConfig, SearchSpace, StageSpec, SubSpace
+from chanas.core.arch import Architecture, BlockConfig, SearchSpace, StageSpec, SubSpace, computing
 from chanas.core.codec import to_json
 from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import PlainLines
-from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.target import HardwareTarget, in_dtype, tvm_version
 from chanas.core.task import Task
 from chanas.devices.host import load_target
 from chanas.devices.timing import TimingSettings
@@ -378,6 +378,23 @@ def random_lut(space: SearchSpace, blocks: Iterable[BlockConfig], target: Hardwa
     return LatencyLUT(LUTHeader(target, tvm_version(), space.name, space.digest, target.dtype, target.batch), rows)
 
 
+def mixed_lut(
+    space: SearchSpace, blocks: Iterable[BlockConfig], target: HardwareTarget = HOST, seed: int = 0
+) -> LatencyLUT:
+    """The same of blocks in several dtypes: a table of each, that of float32 first."""
+    known = tuple(blocks)
+    first, *others = (
+        random_lut(space, [b for b in known if b.dtype == dtype], in_dtype(target, dtype), seed)
+        for dtype in dict.fromkeys(("float32", *(b.dtype for b in known)))
+    )
+    return dataclasses.replace(first, others={lut.header.dtype: lut for lut in others})
+
+
+def in_dtypes(architecture: Architecture, letters: str) -> Architecture:
+    """An architecture whose blocks are in dtypes, by their letters."""
+    return Architecture.from_key(f"{architecture.key}_{letters}")
+
+
 def assert_legal(lut: LatencyLUT, blocks: Iterable[BlockConfig], target: HardwareTarget) -> None:
     """The rows of blocks have points of their operators' spaces."""
     for block in blocks:
@@ -388,7 +405,7 @@ def assert_legal(lut: LatencyLUT, blocks: Iterable[BlockConfig], target: Hardwar
 
 def network_job(blocks: Sequence[BlockConfig], library: Path, seed: int = 0, batch: int = 1) -> NetworkJob:
     """A network with random weights and BN statistics, and PyTorch's logits on random images."""
-    return NetworkJob(tuple(blocks), *random_network(blocks, seed, batch), library)
+    return NetworkJob(tuple(blocks), *random_network(computing(blocks), seed, batch), library)
 
 
 def interrupted_bar(num_updates: int) -> Callable[..., PlainLines]:

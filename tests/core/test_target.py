@@ -21,6 +21,8 @@ from chanas.core.target import (
     has_dots,
     in_batches,
     in_blocks,
+    in_dtype,
+    in_several,
     processor_dtypes,
     tvm_version,
 )
@@ -179,6 +181,17 @@ def test_caches_have_a_size() -> None:
     target = load_target("cpu")
     assert 4 << 10 <= target.l1_bytes < target.l2_bytes
     assert target.l3_bytes > 0
+
+
+def test_a_target_of_several_dtypes_has_the_instructions_of_each() -> None:
+    plain = load_target("cpu")
+    bf16, int8 = (in_dtype(plain, dtype) for dtype in ("bfloat16", "int8"))
+    matrices, dots = (dataclasses.replace(bf16, has_matrices=True), dataclasses.replace(int8, has_dots=True))
+    assert in_several(plain, [bf16, int8]) == plain
+    assert in_several(plain, [matrices, int8]) == dataclasses.replace(plain, has_matrices=True)
+    assert in_several(plain, [matrices, dots]) == dataclasses.replace(plain, has_matrices=True, has_dots=True)
+    assert in_several(matrices, []) == matrices
+    assert in_dtype(matrices, "float32") == dataclasses.replace(plain, has_matrices=True)
 
 
 # ---- fingerprint ----------------------------------------------------------------------------------------------------

@@ -397,9 +397,9 @@ def test_without_a_compiler_nothing_is_written(bundle: Path, tmp_path: Path) -> 
 def test_a_program_that_computes_something_else_is_not_written(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = folding.pack_block
+    packed = folding.packed_parameters
     monkeypatch.setattr(
-        c_export, "pack_block", lambda *arguments: [part * np.float32(1.5) for part in packed(*arguments)]
+        c_export, "packed_parameters", lambda *arguments: [part * np.float32(1.5) for part in packed(*arguments)]
     )
     with pytest.raises(MeasureError, match=r"logits are .* away from PyTorch's; nothing was written"):
         export(bundle, tmp_path / "net")

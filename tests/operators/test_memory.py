@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from fast_cases import fast
 from hypothesis import given, settings
-from strategies import seeds, spaces
+from hypothesis import strategies as st
+from strategies import seeds, spaces, spaces_and_genomes
 
-from chanas.core.arch import SearchSpace
-from chanas.core.genome import decode, encode, sample
+from chanas.core.arch import BlockConfig, SearchSpace, with_conversions
+from chanas.core.genome import Genomes, decode, encode, sample
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
-from chanas.operators.memory import ActivationMemory
-from chanas.operators.steps import device_workloads
+from chanas.operators.memory import ActivationMemory, inner_bytes, network_bytes, output_bytes
+from chanas.operators.steps import block_workloads, device_workloads
 
 from ..compiler.cuda_cases import GPU
-from ..compiler.workbench import HOST, random_points
+from ..compiler.workbench import HOST, in_dtypes, random_points
 
 NUM_CLASSES = 10
 # Beside what is counted, a network has small buffers: accumulators, padded rows, and outputs too small to share.
@@ -29,12 +30,10 @@ TOLERANCE = 0.1
 ALLOCATION = re.compile(r"T\.alloc_buffer\(\((\d+),\)(?:, \"[a-z]+(\d+)(?:x(\d+))?\")?")
 
 
-def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) -> int:
-    """What the compiled network allocates: storage and logits in the plan of the whole, and most inside one block."""
+def planned_bytes(network: Any, target: HardwareTarget) -> int:
+    """Storage and logits in the plan of a compiled network."""
     import tvm
     from tvm import relax
-
-    from chanas.compiler.cpu.lowering import _make
 
     steps = (
         relax.transform.RewriteDataflowReshape(),
@@ -57,7 +56,16 @@ def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) 
             between += 4 * math.prod(int(n) for n in call.args[0].values)
 
     relax.analysis.post_order_visit(planned, visit)
-    inner = []
+    return between
+
+
+def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) -> int:
+    """What the compiled network allocates: what the plan of the whole has, and most inside one block."""
+    import tvm
+
+    from chanas.compiler.cpu.lowering import _make
+
+    device, inner = target.tvm_target(), []
     for function in functions:
         module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
         with device, tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
@@ -69,7 +77,7 @@ def allocated_bytes(network: Any, functions: list[Any], target: HardwareTarget) 
         found = ALLOCATION.findall(module["main"].script())
         sizes = [int(num) * int(bits or 32) * int(lanes or 1) // 8 for num, bits, lanes in found]
         inner.append(sum(sizes))
-    return between + max(inner)
+    return planned_bytes(network, target) + max(inner)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +163,64 @@ def test_bfloat16_takes_half(tiny_space: SearchSpace) -> None:
     )
     logits = 16 * 4
     assert narrow - logits == pytest.approx((wide - logits) / 2)
+
+
+# ---- one network ----------------------------------------------------------------------------------------------------
+HOST_16 = dataclasses.replace(HOST, vector_lanes=16)
+IN_BFLOAT16 = dataclasses.replace(HOST, vector_lanes=16, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    "target", [HOST, IN_BFLOAT16, GPU, in_batches(GPU, 3)], ids=["float32", "bfloat16", "gpu", "gpu-b3"]
+)
+@settings(max_examples=20)
+@given(population=spaces_and_genomes())
+def test_the_memory_of_a_network_is_that_of_its_row(
+    target: HardwareTarget, population: tuple[SearchSpace, Genomes]
+) -> None:
+    space, genomes = population
+    found = [network_bytes(a.blocks(space, NUM_CLASSES), target) for a in decode(space, genomes)]
+    assert found == ActivationMemory(space, NUM_CLASSES, target).of(genomes).tolist()
+
+
+@settings(max_examples=20)
+@given(population=spaces_and_genomes(), dtype=st.sampled_from(["float32", "bfloat16", "int8"]))
+def test_blocks_that_say_the_dtype_of_the_target_need_as_much(
+    population: tuple[SearchSpace, Genomes], dtype: str
+) -> None:
+    space, genomes = population
+    target = dataclasses.replace(HOST, vector_lanes=16, dtype=dtype)
+    for architecture in decode(space, genomes):
+        blocks = architecture.blocks(space, NUM_CLASSES)
+        named = [dataclasses.replace(block, dtype=dtype) for block in blocks]
+        mean = output_bytes(block_workloads(named[-2])[-1], target) if dtype == "int8" else 0  # has a buffer for itself
+        assert network_bytes(named, HOST_16) == pytest.approx(network_bytes(blocks, target) + mean / 2, abs=mean / 2)
+
+
+def test_what_converts_writes_buffers_as_all_others_do() -> None:
+    """Three blocks of one size: the second in int8, between conversions."""
+    block = BlockConfig("mbconv", 7, 16, 16, 16, 3, 1, "relu", residual=True)
+    classifier = BlockConfig("classifier", 1, 16, 8, NUM_CLASSES)
+    chain = [dataclasses.replace(block, dtype=dtype) for dtype in ("float32", "int8", "float32")]
+    whole, bytes_each, logits = with_conversions(chain), 16 * 49, 16 * 4
+    assert [b.kind for b in whole] == ["mbconv", "encode", "mbconv", "decode", "mbconv"]
+    # a buffer of float32, two of int8; beside them the depthwise convolution's output, and what the last block writes
+    inside = 4 * bytes_each
+    assert network_bytes(whole, HOST_16) == (4 + 1 + 1) * bytes_each + inside + 4 * bytes_each
+    assert network_bytes(whole[:3], HOST_16) == (4 + 1) * bytes_each + inside + bytes_each
+    assert network_bytes([*chain[:1], classifier], HOST_16) == 4 * bytes_each + inside + logits
+
+
+@pytest.mark.parametrize("letters", ["ffffff", "iiiiii", "fiiiif", "ififif", "fbifbi"])
+def test_the_plan_of_a_network_of_several_dtypes_is_as_foretold(letters: str, tiny_space: SearchSpace) -> None:
+    """Buffers of one dtype are not used for another."""
+    from chanas.compiler.cpu.module import program_module
+    from chanas.compiler.program import Program
+
+    rng = np.random.default_rng(1)
+    blocks = in_dtypes(tiny_space.smallest, letters).blocks(tiny_space, NUM_CLASSES)
+    points = [random_points(block, HOST_16, rng) for block in blocks]
+    network = program_module(Program.from_blocks(blocks, points, HOST_16), {}, HOST_16).module
+    inside = max(sum(inner_bytes(block, HOST_16)) for block in blocks)
+    predicted, planned = network_bytes(blocks, HOST_16) - inside, planned_bytes(network, HOST_16)
+    assert predicted * 0.98 <= planned <= predicted * (1 + TOLERANCE)

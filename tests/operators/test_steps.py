@@ -7,11 +7,21 @@ import json
 
 import pytest
 from hypothesis import given, settings
-from strategies import spaces_and_architectures
+from strategies import mixed_spaces_and_architectures, spaces_and_architectures
 
 from chanas.core.arch import Architecture, BlockConfig, SearchSpace
-from chanas.core.target import in_batches
-from chanas.operators.steps import Step, block_steps, block_workloads, device_steps, device_workloads, fuse_squeeze
+from chanas.core.target import in_batches, in_dtype
+from chanas.operators.precision import precision_of
+from chanas.operators.steps import (
+    Step,
+    block_steps,
+    block_target,
+    block_workloads,
+    device_steps,
+    device_workloads,
+    fuse_squeeze,
+    network_tolerance,
+)
 from chanas.operators.workload import Workload
 
 from ..compiler.cuda_cases import GPU
@@ -193,3 +203,64 @@ def test_in_int8_what_is_computed_from_means_is_float32() -> None:
     assert {w.dtype for w in (expand, depthwise, pool, project)} == {"int8"}
     assert {w.dtype for w in (reduce, gate)} == {"float32"}
     assert pool.wide
+
+
+# ---- several dtypes -------------------------------------------------------------------------------------------------
+DTYPES = ("float32", "bfloat16", "int8")
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@each_dtype
+@pytest.mark.parametrize("block", OPERATORS, ids=lambda b: b.key)
+def test_a_blocks_own_dtype_goes_before_that_of_the_target(block: BlockConfig, dtype: str) -> None:
+    own = dataclasses.replace(block, dtype=dtype)
+    for other in DTYPES:
+        assert block_steps(own, other) == block_steps(block, dtype)
+        assert device_steps(own, in_dtype(HOST, other)) == device_steps(block, in_dtype(HOST, dtype))
+
+
+@each_dtype
+@pytest.mark.parametrize("block", OPERATORS, ids=lambda b: b.key)
+def test_a_block_reads_and_writes_numbers_of_the_dtypes_that_it_says(block: BlockConfig, dtype: str) -> None:
+    """The rule by which a network converts between blocks is that of operators."""
+    own = dataclasses.replace(block, dtype=dtype)
+    workloads = block_workloads(own)
+    assert workloads[0].input_storage == precision_of(own.input_dtype).storage
+    assert workloads[-1].output_storage == precision_of(own.output_dtype).storage
+
+
+@of_some_network
+@given(mixed_spaces_and_architectures())
+def test_in_a_network_of_several_dtypes_a_block_reads_what_is_written(
+    member: tuple[SearchSpace, Architecture],
+) -> None:
+    space, architecture = member
+    written = "float32"
+    for block in architecture.blocks(space, num_classes=7):
+        if block.converts:
+            assert block_steps(block) == ()
+            assert written == precision_of(block.input_dtype).storage
+            written = precision_of(block.output_dtype).storage
+        else:
+            workloads = block_workloads(block)
+            assert workloads[0].input_storage == written
+            written = workloads[-1].output_storage
+    assert written == "float32"
+
+
+def test_a_block_is_compiled_for_its_dtype() -> None:
+    with_all = dataclasses.replace(HOST, has_matrices=True, has_dots=True)
+    assert block_target(STEM, with_all) is with_all
+    for dtype in DTYPES:
+        own = block_target(dataclasses.replace(STEM, dtype=dtype), with_all)
+        assert own == dataclasses.replace(with_all, dtype=dtype)
+
+
+def test_a_network_may_be_as_far_off_as_its_least_precise_dtype() -> None:
+    f32, bf16, int8 = (dataclasses.replace(EVERYTHING, dtype=dtype) for dtype in DTYPES)
+    tolerances = {dtype: precision_of(dtype).network_tolerance for dtype in DTYPES}
+    assert network_tolerance([f32, STEM], "float32") == tolerances["float32"]
+    assert network_tolerance([f32, int8, f32], "float32") == tolerances["int8"] > tolerances["float32"]
+    assert network_tolerance([f32, bf16, STEM], "float32") == tolerances["bfloat16"]
+    assert network_tolerance([f32, STEM], "int8") == tolerances["int8"]
+    assert network_tolerance([f32, f32], "int8") == tolerances["float32"]

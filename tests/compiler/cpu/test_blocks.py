@@ -3,6 +3,8 @@ computes."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,11 @@ import pytest
 from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
-from chanas.core.arch import BlockConfig, SearchSpace
-from chanas.core.target import HardwareTarget
+from chanas.compiler.cases import block_case, change_case
+from chanas.compiler.program import FormChange
+from chanas.core.arch import Architecture, BlockConfig, SearchSpace, conversions
+from chanas.core.genome import decode, sample
+from chanas.core.target import HardwareTarget, in_dtype
 from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler.tables.networks import compile_networks
@@ -25,6 +30,8 @@ from ..workbench import (
     NUM_CLASSES,
     Workbench,
     device,
+    in_dtypes,
+    mixed_lut,
     needs_bfloat16,
     needs_int8,
     needs_matrices,
@@ -132,3 +139,73 @@ def test_a_block_in_int8_is_its_emulation(workbench: Workbench, block: BlockConf
     assert outcome.error is None
     assert outcome.max_error is not None
     assert outcome.max_error <= {"stem": 1.01 / 255, "classifier": 1e-4}.get(block.kind, 1e-6)
+
+
+# ---- several dtypes -------------------------------------------------------------------------------------------------
+CONVERSIONS = [block for dtype in ("bfloat16", "int8") for block in conversions(7, 24, dtype, "float32")]
+CONVERSIONS += [block for dtype in ("bfloat16", "int8") for block in conversions(5, 40, "float32", dtype)]
+NEEDS = {"bfloat16": needs_bfloat16, "int8": needs_int8}
+
+
+@pytest.mark.parametrize("block", [pytest.param(b, marks=NEEDS[b.dtype], id=b.key) for b in CONVERSIONS])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_block_that_converts_gives_the_nearest_numbers(
+    workbench: Workbench, block: BlockConfig, num_threads: int
+) -> None:
+    target = device(num_threads=num_threads)
+    (outcome,) = workbench.run([workbench.candidate(block, [], target)])
+    assert (outcome.error, outcome.max_error) == (None, 0.0)
+    expected = change_case(FormChange.of_block(block, target))
+    for found, wanted in zip(block_case(block, target).arguments, expected.arguments, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(dataclasses.replace(BLOCKS[i], dtype=d), marks=NEEDS[d]) for i in (0, 6, 9, 10) for d in NEEDS],
+)
+def test_a_block_is_computed_in_its_own_dtype(
+    workbench: Workbench, block: BlockConfig, rng: np.random.Generator
+) -> None:
+    """As on a target of that dtype."""
+    target = device()
+    points = random_points(block, target, rng)
+    assert block_case(block, target).tolerance == block_case(block, in_dtype(target, block.dtype)).tolerance
+    alone = workbench.candidate(dataclasses.replace(block, dtype=""), points, in_dtype(target, block.dtype))
+    mine, theirs = workbench.run([workbench.candidate(block, points, target), alone])
+    assert (mine.error, theirs.error) == (None, None)
+    assert mine.max_error == theirs.max_error
+
+
+@needs_int8
+@pytest.mark.usefixtures("in_one_process")
+def test_networks_of_float32_and_int8_are_their_emulations(
+    tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path
+) -> None:
+    space = tiny_space.with_dtypes(("float32", "int8"))
+    chosen = [in_dtypes(space.smallest, letters) for letters in ("iiiiii", "fiiiif", "ififif", "ffffif")]
+    drawn = decode(space, sample(space, 2, np.random.default_rng(1)))
+    assert all(len(set(a.dtypes)) == 2 for a in drawn)
+    check_networks(space, [*chosen, *drawn], HOST, tmp_path)
+
+
+@needs_bfloat16
+@pytest.mark.usefixtures("in_one_process")
+def test_networks_of_three_dtypes_are_their_emulations(
+    tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path
+) -> None:
+    chosen = [in_dtypes(tiny_space.smallest, letters) for letters in ("bfibif", "fbbfib", "ibibib")]
+    check_networks(tiny_space, chosen, device(), tmp_path)
+
+
+def check_networks(
+    space: SearchSpace, architectures: Sequence[Architecture], target: HardwareTarget, folder: Path
+) -> None:
+    """Networks compiled whole give the logits that they are expected to give."""
+    networks = [architecture.blocks(space, NUM_CLASSES) for architecture in architectures]
+    lut = mixed_lut(space, dict.fromkeys(block for blocks in networks for block in blocks), target)
+    jobs = [network_job(blocks, folder / f"{i}.so", seed=i) for i, blocks in enumerate(networks)]
+    for outcome in compile_networks(lut, target, jobs, progress=False):
+        assert outcome.error is None
+        assert outcome.max_error is not None
+        assert outcome.max_error < 1e-2

@@ -18,7 +18,7 @@ import pytest
 
 from chanas.compiler.cpu.c_kernels import code_features
 from chanas.core.processor import Processor, parse_cpuinfo
-from chanas.core.target import DTYPES, HardwareTarget, has_dots, has_matrices
+from chanas.core.target import DTYPES, HardwareTarget, has_dots, has_matrices, in_several
 from chanas.export.instructions import needed_flags
 
 from ...processors import CPUINFO
@@ -30,7 +30,12 @@ LANES = dict.fromkeys(WITH_BF16, 16) | {"alder-lake": 8, "haswell": 8, "zen3": 8
 NEON = ("neoverse-n1", "neoverse-v1")
 CASES = [*((name, "f32") for name in (*LANES, *NEON)), *((name, "bf16") for name in WITH_BF16)]
 IN_INT8 = [(name, "int8") for name in LANES]
-KINDS = {"f32": ("mbconv", "stem"), "bf16": ("mbconv", "stem"), "int8": ("pointwise", "blockconv", "depthwise")}
+SEVERAL = ("virtual-xeon", "cooper-lake")
+KINDS = {
+    "f32": ("mbconv", "stem"),
+    "bf16": ("mbconv", "stem", "encode", "decode"),
+    "int8": ("pointwise", "blockconv", "depthwise", "encode", "decode"),
+}
 # What every x86-64 processor has.
 BASELINE = {
     "SYSCALL",
@@ -81,12 +86,17 @@ def target_of(name: str, dtype: str) -> HardwareTarget:
     )
 
 
+def of_several(name: str) -> HardwareTarget:
+    return in_several(target_of(name, "f32"), [target_of(name, dtype) for dtype in ("bf16", "int8")])
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Object files of two blocks, or of operators in int8, for every case, made by a process that may come to an end
     without harm."""
     folder = tmp_path_factory.mktemp("objects")
     targets = {f"{name}-{dtype}": target_of(name, dtype).to_json() for name, dtype in (*CASES, *IN_INT8)}
+    targets |= {f"{name}-several": of_several(name).to_json() for name in SEVERAL}
     command = [sys.executable, str(SCRIPT), str(folder)]
     subprocess.run(command, input=json.dumps(targets), text=True, check=True, timeout=250)
     return folder
@@ -182,6 +192,17 @@ def test_code_in_int8_adds_up_four_products_at_once_where_it_can(folder: Path, n
     mnemonic = "vpdpbusd" if has_instruction else "vpmaddubsw"
     assert len(re.findall(rf"{mnemonic} {register}", code.text)) > 20
     assert (code.mnemonics["vpmaddubsw"] > 0) is not has_instruction
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_network_of_several_dtypes_has_the_instructions_of_each(folder: Path, name: str) -> None:
+    made, target = folder / f"{name}-several", of_several(name)
+    assert not (made / "error").exists(), (made / "error").read_text()
+    text = x86_code([*sections((made / "network.so").read_bytes())]).text
+    in_bfloat16 = "tdpbf16ps" if target.has_matrices else "vdpbf16ps zmm"
+    for instruction in (r"vfn?madd\d+ps zmm", "vpdpbusd zmm", in_bfloat16):
+        assert re.search(rf"^{instruction}", text, re.MULTILINE)
+    assert target.has_matrices == ("amx_bf16" in flags_of(name))
 
 
 @pytest.mark.parametrize("name", NEON)
