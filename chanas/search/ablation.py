@@ -314,7 +314,9 @@ class _Search:
                 rng = self.rng(_DIVIDE)
                 home = divide(space, predict, latency, inside, rng, config.rule, config.num_samples).chosen
                 result = evolve(space, predict, inside, config.evolution, self.rng(_EVOLVE), home)
-                genomes = best_candidates(result, self.evaluations, inside, home, seen, num, config.min_distance)
+                genomes = best_candidates(
+                    space, result, self.evaluations.training_set(), inside, home, seen, num, config.min_distance
+                )
             except InfeasibleError:
                 genomes = least(latency.table)[1]
             chosen |= {a.key: a for a in decode(space, genomes) if a.key not in seen}

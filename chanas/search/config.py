@@ -83,8 +83,8 @@ class SearchConfig(BaseModel):
         is_choice = len(dtypes) > 1 and dtypes[0] == "f32" and set(dtypes) <= DTYPES.keys()
         if dtypes and (not is_choice or len(set(dtypes)) < len(dtypes)):
             raise ValueError(
-                f"expected dtypes of blocks among {', '.join(DTYPES)}, f32 first and another, such as f32,int8; got "
-                f"{','.join(dtypes)}"
+                f"expected dtypes of blocks among {', '.join(DTYPES)}, f32 first and another, without repeats, such as "
+                f"f32,int8; got {','.join(dtypes)}"
             )
         return dtypes
 

@@ -5,6 +5,7 @@ As in the search for one budget, what an architecture's accuracy is and how a fi
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +26,11 @@ from chanas.search.accuracy.predictor import AccuracyPredictor, cut
 from chanas.search.config import SearchConfig
 from chanas.search.cosearch import in_dtypes, provenance
 from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, latency_constraint
+from chanas.search.evolution.dtypes import DtypeChoice
 from chanas.search.evolution.feasibility import check_together
 from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
 from chanas.search.evolution.population import unevaluated
-from chanas.search.learning import Refinement, Source, learn_losses, teach_predictor
+from chanas.search.learning import Refinement, Source, dtype_evaluations, teach_predictor
 from chanas.search.pictures import predicted_points
 from chanas.search.proof import Proof, Prove, prove_all
 
@@ -115,7 +117,11 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
 
         known, _ = evaluations.training_set()
         rng = np.random.default_rng([seed, _FRONT])
-        return nsga2(space, objectives, limits, settings, rng, start=known)
+        improve = None
+        if space.dtypes:
+            choice = DtypeChoice(space, predictor.losses_by_place, [latency, *limits])
+            improve = functools.partial(choice.along, rng=rng)
+        return nsga2(space, objectives, limits, settings, rng, start=known, improve=improve)
 
     def choose(predictor: AccuracyPredictor, num: int) -> Genomes:
         found = front_of(predictor)
@@ -123,8 +129,8 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
         return plain(space, found.genomes[fresh[spread_over(found.objectives[fresh, 0], num)]])
 
     refinements = [Refinement(_PURPOSE, "front", choose)]
-    predictor, _ = teach_predictor(evaluations, [limits], refinements, config, seed, progress)
-    predictor.losses = learn_losses(space, evaluations, source, config, seed, progress)
+    in_dtypes = dtype_evaluations(evaluations, source, config, seed)
+    predictor, _ = teach_predictor(evaluations, [limits], refinements, config, seed, progress, in_dtypes)
     with named_wait("evolving the front", progress):
         front = front_of(predictor)
     at = spread_over(front.objectives[:, 0], job.num_points)

@@ -18,6 +18,7 @@ from chanas.search.accuracy.predictor import AccuracyPredictor, cut
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.alike import draw_alike
 from chanas.search.evolution.constraints import Constraint, feasible, least
+from chanas.search.evolution.dtypes import DtypeChoice
 from chanas.search.evolution.evolution import EvolutionResult, evolve
 from chanas.search.evolution.feasibility import check_together, smallest_beside
 from chanas.search.evolution.population import inside, keys
@@ -99,7 +100,8 @@ class Job:
         limits = self.limits(limits_s)
         # rows that are known are of use where hardly any others are; elsewhere they would only be the first ones
         start = self.known if len(self.known) == 1 else None
-        return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start)
+        improve = self.dtypes(predictor, limits).within if self.space.dtypes else None
+        return evolve(self.space, predictor.mean, limits, self.config.evolution, rng, sub_space, start, improve)
 
     def draw_alike(self, predictor: AccuracyPredictor, limits_s: tuple[float, ...], run: EvolutionResult) -> Genomes:
         """Draw random feasible architectures int16[N, L] that are within the predictor's error of the best of `run`.
@@ -161,7 +163,7 @@ class Job:
         tried = tried | {a.key for a in decode(self.space, first)}
         num = self.config.num_finalists - len(first)
         num_safe = num // 2
-        chosen = self._best(result, evaluations, limits_s, sub_space, tried, num - num_safe)
+        chosen = self._best(predictor, result, evaluations, limits_s, sub_space, tried, num - num_safe)
         safe_s = tuple(s / (1.0 + 2.0 * error) for s, error in zip(limits_s, self.errors, strict=True))
         if num_safe and safe_s != limits_s:
             try:
@@ -171,7 +173,7 @@ class Job:
         if num_safe:
             tried = tried | {a.key for a in decode(self.space, chosen)}
             chosen = np.concatenate(
-                [chosen, self._best(result, evaluations, safe_s, sub_space, tried, num_safe)], dtype=np.int16
+                [chosen, self._best(predictor, result, evaluations, safe_s, sub_space, tried, num_safe)], dtype=np.int16
             )
         return np.concatenate([first, chosen], dtype=np.int16)
 
@@ -187,6 +189,7 @@ class Job:
 
     def _best(
         self,
+        predictor: AccuracyPredictor,
         result: EvolutionResult,
         evaluations: Evaluations,
         limits_s: tuple[float, ...],
@@ -194,9 +197,18 @@ class Job:
         tried: set[str],
         num: int,
     ) -> Genomes:
-        limits = self.limits(limits_s)
-        distance = self.config.min_distance
-        return best_candidates(result, evaluations, limits, sub_space, tried, num, distance, keep_known=True)
+        limits, distance = self.limits(limits_s), self.config.min_distance
+        known, top1 = evaluations.training_set()
+        if self.space.dtypes:  # in the best dtypes inside the limits, less what these cost
+            known = self.dtypes(predictor, limits).within(known)
+            top1 = top1 if predictor.losses is None else top1 - predictor.losses.of(known)
+        return best_candidates(
+            self.space, result, (known, top1), limits, sub_space, tried, num, distance, keep_known=True
+        )
+
+    def dtypes(self, predictor: AccuracyPredictor, limits: Sequence[Constraint]) -> DtypeChoice:
+        """The choice of dtypes of blocks inside limits."""
+        return DtypeChoice(self.space, predictor.losses_by_place, limits)
 
 
 def propose_rows(
@@ -210,8 +222,9 @@ def propose_rows(
 
 
 def best_candidates(
+    space: SearchSpace,
     result: EvolutionResult,
-    evaluations: Evaluations,
+    known: tuple[Genomes, FloatArray],
     limits: Sequence[Constraint],
     sub_space: SubSpace | None,
     tried: Container[str],
@@ -220,17 +233,17 @@ def best_candidates(
     *,
     keep_known: bool = False,
 ) -> Genomes:
-    """Up to `num` genomes inside `limits`, of an evolution's result and of what is known, that aren't in `tried`: the
-    best by evaluated top-1, or by the predicted one where there is none. With `keep_known` the best that was evaluated
-    is always among them."""
-    space, (known, top1) = evaluations.space, evaluations.training_set()
-    usable = feasible(limits, known) & inside(space, known, sub_space)
-    known, top1 = known[usable], top1[usable]
-    fresh = ~np.isin(keys(result.genomes), keys(known))
-    genomes = np.concatenate([known, result.genomes[fresh]])
+    """Up to `num` genomes inside `limits`, of an evolution's result and of what is known (genomes and top-1), that
+    aren't in `tried`: the best by known top-1, or by the predicted one where there is none. With `keep_known` the best
+    that is known is always among them."""
+    rows, top1 = known
+    usable = feasible(limits, rows) & inside(space, rows, sub_space)
+    rows, top1 = rows[usable], top1[usable]
+    fresh = ~np.isin(keys(result.genomes), keys(rows))
+    genomes = np.concatenate([rows, result.genomes[fresh]])
     value: FloatArray = np.concatenate([top1, result.fitness[fresh]])
     untried = np.array([a.key not in tried for a in decode(space, genomes)], dtype=bool)
-    num_known = int(np.count_nonzero(untried[: len(known)]))
+    num_known = int(np.count_nonzero(untried[: len(rows)]))
     genomes, value = genomes[untried], value[untried]
     chosen = pick(genomes, value, num, min_distance)
     best = int(value[:num_known].argmax()) if num_known and keep_known else None

@@ -10,12 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from chanas.core.arch import SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.genome import Genomes, decode, encode, plain, with_random_dtypes
-from chanas.core.progress import named_wait, progress_bar
+from chanas.core.progress import ProgressBar, named_wait, progress_bar
 from chanas.errors import ConfigError
 from chanas.files.run import RunDirectory
-from chanas.search.accuracy.evaluations import EXPLORE, Evaluate, Evaluations, EvaluationStore, TableEvaluations
+from chanas.search.accuracy.evaluations import (
+    EXPLORE,
+    Evaluate,
+    Evaluations,
+    EvaluationStore,
+    TableEvaluations,
+    training_set,
+)
 from chanas.search.accuracy.losses import DtypeLosses, fit_losses
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.accuracy.table import AccuracyTable
@@ -27,7 +34,7 @@ from chanas.search.job import Job
 from chanas.search.pictures import predictor_figures
 from chanas.search.proof import pick
 
-_LOSSES = 1_000_099  # a stream of random numbers of its own
+_LOSSES = 1_000_133  # a stream of random numbers of its own
 _DTYPES_OF_ONE = 4
 """Dtypes that one architecture is evaluated with: calibrating it takes longer than evaluating it."""
 
@@ -95,16 +102,21 @@ def teach_predictor(
     config: SearchConfig,
     seed: int,
     progress: bool,
+    in_dtypes: DtypeEvaluations | None = None,
 ) -> tuple[AccuracyPredictor, tuple[tuple[int, float], ...]]:
     """Fit a predictor to what is known, evaluating more where that can be done; return it with its learning curve:
     (number known, error on left-out rows).
 
-    What is explored lies inside the limits of one search or the other (`limits` has those of one or more); then the
-    candidates of each refinement are evaluated. What is known already is not evaluated again.
+    What is explored lies inside the limits of one search or the other (`limits` has those of one or more); then what
+    dtypes cost is learnt, where blocks may be in several; then the candidates of each refinement are evaluated. What is
+    known already is not evaluated again.
     """
+    losses: DtypeLosses | None = None
 
     def fit() -> AccuracyPredictor:
-        return new_predictor(evaluations.space, config, seed).fit(*evaluations.training_set())
+        predictor = new_predictor(evaluations.space, config, seed).fit(*evaluations.training_set())
+        predictor.losses = losses
+        return predictor
 
     if not evaluations.can_grow:
         predictor = fit()
@@ -115,14 +127,16 @@ def teach_predictor(
 
     num_refined, num_known = sum(map(left_of, refinements)), len(evaluations.found)
     num_explored = max(0, config.num_evaluations - len(evaluations.with_purpose(EXPLORE)))
-    total = num_known + num_explored + num_refined
-    is_known = total == num_known
+    num_rounded = 0 if in_dtypes is None else config.loss_evaluations
+    total = num_known + num_explored + num_rounded + num_refined
+    is_known = num_explored == num_refined == 0 and (in_dtypes is None or len(in_dtypes.rounded.found) >= num_rounded)
     with (
         progress_bar(total, "evaluate", "net", progress and not is_known, initial=num_known, keeps=True) as bar,
         named_wait("fitting the accuracy predictor", progress and is_known),
     ):
         curve = explore(evaluations, limits, config, seed, bar)
-        bar.expect(num_refined)  # exploring ends early where it has nothing more to teach
+        bar.expect(num_rounded + num_refined)  # exploring ends early where it has nothing more to teach
+        losses = None if in_dtypes is None else in_dtypes.learn(bar)
         predictor = fit()
         for refinement in refinements:
             while (left := left_of(refinement)) > 0:
@@ -144,42 +158,61 @@ def learn(jobs: Sequence[Job], source: Source, progress: bool = True) -> Learned
     first, evaluations = jobs[0], source.evaluations(jobs[0].space)
     limits = [job.limits(job.first_limits()) for job in jobs]
     refinements = [_best_candidates(job, evaluations) for job in jobs]
-    predictor, curve = teach_predictor(evaluations, limits, refinements, first.config, first.seed, progress)
-    predictor.losses = learn_losses(first.space, evaluations, source, first.config, first.seed, progress)
+    in_dtypes = dtype_evaluations(evaluations, source, first.config, first.seed)
+    predictor, curve = teach_predictor(evaluations, limits, refinements, first.config, first.seed, progress, in_dtypes)
     return Learned(first, predictor, evaluations, curve)
 
 
-def learn_losses(
-    space: SearchSpace, evaluations: Evaluations, source: Source, config: SearchConfig, seed: int, progress: bool
-) -> DtypeLosses | None:
-    """What dtypes cost, from networks of known accuracy that are evaluated with random dtypes, and kept in
-    `search/rounded.jsonl`; None where all blocks are in one.
+@dataclass(frozen=True)
+class DtypeEvaluations:
+    """What is evaluated to learn what dtypes cost: networks of known accuracy, in random dtypes.
+
+    rounded  their evaluations, kept in `search/rounded.jsonl`
+    """
+
+    evaluations: Evaluations
+    rounded: EvaluationStore
+    config: SearchConfig
+    seed: int
+
+    def drawn(self) -> list[Architecture]:
+        """Those that are evaluated: architectures that were explored, each in a few random choices of dtypes."""
+        space, num = self.evaluations.space, self.config.loss_evaluations
+        known, _ = training_set(space, self.evaluations.with_purpose(EXPLORE))
+        rng = np.random.default_rng([self.seed, _LOSSES])
+        shapes = rng.permutation(len(known))[: -(-num // _DTYPES_OF_ONE)]
+        rows = np.repeat(known[shapes], _DTYPES_OF_ONE, axis=0)[:num]
+        return decode(space, with_random_dtypes(space, rows, rng))
+
+    def learn(self, bar: ProgressBar) -> DtypeLosses:
+        """Evaluate what is not known yet, and fit costs to all."""
+        drawn, found = self.drawn(), list[float]()
+        for architecture in drawn:
+            before, after = self.evaluations.evaluate(architecture.plain), self.rounded.evaluate(architecture)
+            found.append(before.top1 - after.top1)
+            bar.update(1)
+            bar.set_postfix_str(f"dtypes, {100 * float(np.mean(found)):.2f} points lost on average", refresh=False)
+        return fit_losses(self.evaluations.space, encode(self.evaluations.space, drawn), np.array(found), self.seed)
+
+
+def dtype_evaluations(
+    evaluations: Evaluations, source: Source, config: SearchConfig, seed: int
+) -> DtypeEvaluations | None:
+    """What teaches what dtypes cost; None where all blocks are in one.
 
     Raises:
         ConfigError: nothing can be evaluated.
     """
-    if not space.dtypes:
+    if not evaluations.space.dtypes:
         return None
-    if source.evaluate_rounded is None or not evaluations.found:
+    if source.evaluate_rounded is None or not evaluations.can_grow:
         raise ConfigError(
             "what dtypes cost is learnt from evaluations: --dtypes needs a supernet with images, and no file of "
             "accuracies"
         )
     path = source.store.search / "rounded.jsonl"
-    rounded = EvaluationStore(path, space, source.digest, source.evaluate_rounded)
-    rng = np.random.default_rng([seed, _LOSSES])
-    known, _ = evaluations.training_set()
-    shapes = rng.permutation(len(known))[: -(-config.loss_evaluations // _DTYPES_OF_ONE)]
-    rows = np.repeat(known[shapes], _DTYPES_OF_ONE, axis=0)[: config.loss_evaluations]
-    drawn = decode(space, with_random_dtypes(space, rows, rng))
-    found = []
-    with progress_bar(len(drawn), "evaluate in several dtypes", "net", progress, keeps=True) as bar:
-        for architecture in drawn:
-            before, after = evaluations.evaluate(architecture.plain), rounded.evaluate(architecture)
-            found.append(before.top1 - after.top1)
-            bar.update(1)
-            bar.set_postfix_str(f"{100 * float(np.mean(found)):.2f} points lost on average", refresh=False)
-    return fit_losses(space, encode(space, drawn), np.array(found), seed)
+    rounded = EvaluationStore(path, evaluations.space, source.digest, source.evaluate_rounded)
+    return DtypeEvaluations(evaluations, rounded, config, seed)
 
 
 def _best_candidates(job: Job, evaluations: Evaluations) -> Refinement:

@@ -33,6 +33,9 @@ def test_the_defaults_and_a_round_trip() -> None:
         ({"evolution": {"population": 1}}, r"evolution\.population: expected at least 4 \(.*\); got 1"),
         ({"num_members": 9}, r"num_members: expected at most 8 \(.*\); got 9"),
         ({"num_evaluations": "many"}, r"num_evaluations: expected a valid integer.*; got 'many'"),
+        ({"dtypes": ["int8"]}, "expected dtypes of blocks among f32, bf16, int8, f32 first and another.*; got int8"),
+        ({"dtypes": ["f32", "int8", "int8"]}, "without repeats, such as f32,int8; got f32,int8,int8"),
+        ({"dtypes": ["f32", "f16"]}, "among f32, bf16, int8, .*; got f32,f16"),
         ({"num_evaluations": 20, "initial_evaluations": 30}, r"initial_evaluations \(30\) must not exceed"),
     ],
 )

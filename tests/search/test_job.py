@@ -9,8 +9,6 @@ import pytest
 
 from chanas.core.arch import SearchSpace
 from chanas.core.genome import decode, sample
-from chanas.search.accuracy.evaluations import TableEvaluations
-from chanas.search.accuracy.table import AccuracyTable
 from chanas.search.evolution.evolution import EvolutionResult
 from chanas.search.evolution.population import unique
 from chanas.search.job import best_candidates
@@ -23,21 +21,18 @@ def test_the_best_that_is_known_stays_where_it_is_asked_for(
     rows = unique(sample(demo_space, 40, np.random.default_rng(0)))[:8]
     known, found = rows[:4], rows[4:]
     top1 = np.array([0.5, 0.7, 0.6, 0.4])
-    evaluations = TableEvaluations(
-        demo_space, AccuracyTable(tuple(decode(demo_space, known)), known, top1, 4, (), "d"), "d"
-    )
     unused: Any = None
     result = EvolutionResult(found, np.array([0.9, 0.8, 0.75, 0.7]), unused)
-    chosen = best_candidates(result, evaluations, [], None, set(), 2, 1, keep_known=keep_known)
+    chosen = best_candidates(demo_space, result, (known, top1), [], None, set(), 2, 1, keep_known=keep_known)
     np.testing.assert_array_equal(chosen, rows[expected])
 
 
 def test_what_was_tried_is_passed_over(demo_space: SearchSpace) -> None:
     rows = unique(sample(demo_space, 40, np.random.default_rng(0)))[:4]
     architectures = decode(demo_space, rows)
-    known = AccuracyTable(tuple(architectures[:1]), rows[:1], np.array([0.9]), 1, (), "d")
+    known = rows[:1], np.array([0.9])
     unused: Any = None
     result = EvolutionResult(rows[1:], np.array([0.8, 0.7, 0.6]), unused)
     tried = {architectures[0].key, architectures[2].key}
-    chosen = best_candidates(result, TableEvaluations(demo_space, known, "d"), [], None, tried, 4, 1, keep_known=True)
+    chosen = best_candidates(demo_space, result, known, [], None, tried, 4, 1, keep_known=True)
     np.testing.assert_array_equal(chosen, rows[[1, 3]])

@@ -43,6 +43,14 @@ class DtypeLosses:
         out: FloatArray = _places(self.space, genomes) @ self.costs
         return out
 
+    @property
+    def by_place(self) -> FloatArray:
+        """float64[Q, P + 4]: costs of blocks in order: stem, first block, slots, head, classifier."""
+        costs = self.costs.reshape(len(self.space.dtypes) - 1, -1)
+        ordered = np.concatenate([costs[:, -4:-2], costs[:, :-4], costs[:, -2:]], axis=1)
+        found: FloatArray = np.concatenate([np.zeros_like(ordered[:1]), ordered])
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Figures for results: in points, and those of each dtype in order of slots, then stem, first block, head and
         classifier."""

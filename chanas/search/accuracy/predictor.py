@@ -12,8 +12,8 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, Genomes
+from chanas.core.arch import NUM_FIXED, SearchSpace
+from chanas.core.genome import FloatArray, GenomeLayout, Genomes
 from chanas.errors import ConfigError, unknown_name
 from chanas.search.accuracy.encoding import Features, feature_groups, feature_map
 from chanas.search.accuracy.losses import DtypeLosses
@@ -108,6 +108,14 @@ class AccuracyPredictor:
         self._model, self.num_training = model, len(y)
         self.error = float(np.sqrt(np.mean(residuals**2)))
         return self
+
+    @property
+    def losses_by_place(self) -> FloatArray:
+        """float64[Q, P + 4]: what blocks in each dtype cost, in order; nothing as long as that is not known."""
+        if self.losses is not None:
+            return self.losses.by_place
+        layout = GenomeLayout(self.space)
+        return np.zeros((layout.num_dtypes, layout.num_slots + NUM_FIXED))
 
     def _require_model(self) -> Model:
         if self._model is None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes, crossover, mutate
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, none_found
+from chanas.search.evolution.dtypes import Improve
 from chanas.search.evolution.population import Seen, feasible_set, inside, keys
 
 Fitness = Callable[[Genomes], FloatArray]
@@ -98,11 +99,13 @@ def evolve(
     rng: np.random.Generator,
     sub_space: SubSpace | None = None,
     start: Genomes | None = None,
+    improve: Improve | None = None,
 ) -> EvolutionResult:
     """Architectures of high `fitness` (larger is better) that meet every constraint.
 
     `fitness` gets canonical genomes int16[N, L] that are all feasible and gives float64[N]. `sub_space` keeps the
     search inside one; None searches all. `start` adds rows (only feasible ones count) to the first population.
+    `improve` gets all that is about to be looked at, and gives architectures that are as good or better.
     The number of fitness calls is at most `config.generations`, of rows population × generations.
 
     Raises:
@@ -115,6 +118,7 @@ def evolve(
         rows = np.concatenate([start[home & feasible(constraints, start)], rows])
     if not len(rows):
         raise none_found(constraints)
+    rows = rows if improve is None else improve(rows)
     seen = Seen()
     rows = rows[seen.new(keys(rows))][: config.population]
     num_parents = max(2, round(config.population * config.parents_fraction))
@@ -133,8 +137,10 @@ def evolve(
         if generation + 1 == config.generations:
             break
         # as many children as are likely to leave a full population once repeats and breaches are dropped
-        num = math.ceil(config.population * min(_MAX_OVERSAMPLING, 1.1 / max(rate, 0.1)))
+        most = _MAX_OVERSAMPLING if improve is None else 1.1  # improving takes its time
+        num = math.ceil(config.population * min(most, 1.1 / max(rate, 0.1)))
         children = breed(space, parents, num, config, rng, sub_space is not None)
+        children = children if improve is None else improve(children)
         children = children[seen.new(keys(children))]
         children = children[feasible(constraints, children)]
         rate = 0.8 * rate + 0.2 * len(children) / num

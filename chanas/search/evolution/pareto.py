@@ -15,6 +15,7 @@ import numpy.typing as npt
 from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.genome import FloatArray, Genomes
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, none_found
+from chanas.search.evolution.dtypes import Improve
 from chanas.search.evolution.evolution import EvolutionConfig, breed
 from chanas.search.evolution.population import Seen, feasible_set, inside, keys
 
@@ -106,11 +107,13 @@ def nsga2(
     rng: np.random.Generator,
     sub_space: SubSpace | None = None,
     start: Genomes | None = None,
+    improve: Improve | None = None,
 ) -> ParetoResult:
     """The front of all that were evaluated, by NSGA-II with this package's mutation and crossover.
 
     `objectives` gets canonical, feasible genomes int16[N, L] and gives float64[N, M] to minimise. No architecture is
-    evaluated twice; `start` adds rows to the first population.
+    evaluated twice; `start` adds rows to the first population, and `improve` gives architectures that are as good as
+    those that are about to be looked at, or better.
 
     Raises:
         InfeasibleError: a constraint cannot be met, or no architecture was found that meets all of them together.
@@ -138,6 +141,7 @@ def nsga2(
         # binary tournament: rows stand best first, so the smaller of two positions wins
         winners = rng.integers(len(population), size=(2, config.population)).min(axis=0)
         children = breed(space, population[winners], 2 * config.population, config, rng, sub_space is not None)
+        children = children if improve is None else improve(children)
         children = children[seen.new(keys(children))]
         children = children[feasible(constraints, children)]
         if not len(children):

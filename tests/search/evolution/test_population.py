@@ -8,10 +8,10 @@ from hypothesis import given
 from strategies import spaces_and_genomes
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import Genomes
+from chanas.core.genome import Genomes, plain, sample, with_random_dtypes
 from chanas.core.latency import LatencyLUT
 from chanas.search.evolution.constraints import Constraint, feasible, latency_constraint, least, macs_constraint
-from chanas.search.evolution.population import Seen, feasible_set, keys, unique
+from chanas.search.evolution.population import Seen, feasible_set, keys, unevaluated, unique
 
 
 def test_keys_differ_where_genomes_do(tiny_genomes: Genomes) -> None:
@@ -24,6 +24,16 @@ def test_unique_keeps_first_appearances(drawn: tuple[SearchSpace, Genomes]) -> N
     doubled = np.concatenate([genomes, genomes[::-1]])
     expected = list(dict.fromkeys(map(tuple, doubled.tolist())))
     assert [tuple(row) for row in unique(doubled).tolist()] == expected
+
+
+def test_the_same_architecture_in_other_dtypes_is_evaluated_once(
+    demo_space: SearchSpace, rng: np.random.Generator
+) -> None:
+    space = demo_space.with_dtypes(("float32", "int8"))
+    shapes = sample(space, 30, rng)
+    rows = np.concatenate([with_random_dtypes(space, shapes, rng) for _ in range(3)])
+    known = plain(space, shapes[:10])
+    assert unevaluated(space, rows, known).tolist() == list(range(10, 30))
 
 
 def test_seen_lets_each_row_through_once(tiny_genomes: Genomes, rng: np.random.Generator) -> None:

@@ -116,11 +116,9 @@ def test_a_device_elsewhere_is_judged_by_the_emulation(
     def nothing(_target: object) -> Any:
         raise AssertionError
 
-    target, (job,) = prover.targets[0], prover.jobs([architecture]).values()
-    here, there = (
-        prover._top1_in_int8(architecture, job, t, 0.0)
-        for t in (target, dataclasses.replace(target, open_pool=nothing))
-    )
+    (job,) = prover.jobs([architecture]).values()
+    elsewhere = dataclasses.replace(prover, targets=[dataclasses.replace(prover.targets[0], open_pool=nothing)])
+    here, there = (one._top1_as_compiled(architecture, job, 0.0) for one in (prover, elsewhere))
     assert here == there == bundle.measured["top1_holdout"]
 
 
