@@ -114,6 +114,9 @@ def rounded_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
         if by.numbers is not None:
             weight = by.numbers if by.steps is None else by.numbers * by.steps.reshape(-1, 1, 1, 1)
             operator = replace(operator, weight=weight, bias=by.bias)
+        if workload.scaled:  # what is multiplied with the gate is of the input's numbers, too
+            x, gate, *others = given
+            given = [by.input.decode(by.input.encode(x * gate)), np.ones_like(gate), *others]
         value = _float_value(operator, given)
         return value if workload.output_storage != INT8.storage else by.output.decode(by.output.encode(value))
     if operator.weight is not None:

@@ -12,9 +12,10 @@ from chanas.compiler.cpu.blocks import num_block_parameters
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program, Value, packed_constant, tiled_rows
 from chanas.operators.layout import Blocks, input_shape, output_shape
+from chanas.operators.precision import precision_of
 from chanas.operators.steps import block_workloads
 
-from .workbench import NANO, NUM_CLASSES, device, random_points
+from .workbench import NANO, NUM_CLASSES, device, in_dtypes, random_points
 
 BLOCKS = NANO.largest.blocks(NANO, NUM_CLASSES)
 
@@ -45,6 +46,25 @@ def test_a_searched_networks_module_takes_an_image_and_an_array_for_each_block()
     size = NANO.largest.resolution
     assert image == ("image", (3, size * size))
     assert parameters == [(f"parameters{i}", (num_block_parameters(b, 16),)) for i, b in enumerate(BLOCKS)]
+
+
+def test_values_of_a_network_of_several_dtypes_have_each_its_own() -> None:
+    target, architecture = device(16), in_dtypes(NANO.largest, "fibiif")
+    blocks, rng = architecture.blocks(NANO, NUM_CLASSES), np.random.default_rng(0)
+    made = Program.from_blocks(blocks, [random_points(b, target, rng) for b in blocks], target)
+    before = made.inputs[0]
+    for number, block in enumerate(blocks, 1):
+        value = made.value(number)
+        assert value.dtype == precision_of(block.output_dtype).storage
+        assert number == 1 or before.dtype == precision_of(block.input_dtype).storage
+        assert (value.memory_shape == before.memory_shape) or not block.converts
+        before = value
+    main = program_module(made, {}, target).module["main"]
+    _, *parameters = (tuple(int(e) for e in p.ty.shape) for p in main.params)
+    num_each = [num_block_parameters(block, 16) for block in blocks]
+    assert parameters == [(num,) for num in num_each if num]
+    in_bfloat16 = [num for num, block in zip(num_each, blocks, strict=True) if block.converts and not num]
+    assert len(in_bfloat16) == sum(block.converts and block.dtype == "bfloat16" for block in blocks) > 0
 
 
 @pytest.mark.parametrize(("rows", "tiled"), [(1, 1), (14, 14), (17, 18), (196, 196), (197, 198)])

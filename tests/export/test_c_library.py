@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from chanas.bundle.codesign import CoDesign, write_bundle
 from chanas.commands.main import app
+from chanas.compiler.emulation import emulated_logits
 from chanas.compiler.toolchains import Tools, search_path
 from chanas.core.arch import SearchSpace
 from chanas.core.processor import host_processor
@@ -32,6 +33,7 @@ from chanas.export.trials import Check
 from chanas.measuring.checks.qemu import emulator_program
 from chanas.measuring.messages import Build, NetworkAt
 from chanas.measuring.worker.compiler import Compiler
+from chanas.models.calibration.blocks import calibrated_blocks
 from chanas.network import folding
 from chanas.network.preprocess import Preprocess
 from chanas.operators.precision import Array
@@ -40,7 +42,7 @@ from chanas.prescheduler import ideas
 from chanas.prescheduler.tables.networks import block_points
 
 from ..bundle.test_codesign import DOCUMENT, WEIGHTS, edit, edit_target, images, logits_of_torch
-from ..compiler.workbench import HOST, network_job, random_lut
+from ..compiler.workbench import HOST, in_dtypes, mixed_lut, needs_int8, network_job, random_lut
 
 CLASSES = ('"a\\b"', "bêe", "c?a/t", "%s", "*/")  # names that C has to be told about
 PI = "aarch64-linux-gnu"
@@ -55,23 +57,31 @@ needs_bf16 = pytest.mark.skipif(
 pytestmark = pytest.mark.usefixtures("one_compiler")
 
 
-def make_bundle(space: SearchSpace, folder: Path, target: HardwareTarget, compiler: Compiler) -> Path:
-    """The smallest network with random weights and schedules; compiled, and never timed."""
-    blocks = space.smallest.blocks(space, len(CLASSES))
-    job, lut = network_job(blocks, folder / "network.so"), random_lut(space, blocks, target)
+def make_bundle(
+    space: SearchSpace, folder: Path, target: HardwareTarget, compiler: Compiler, letters: str = ""
+) -> Path:
+    """The smallest network with random weights and schedules; compiled, and never timed. `letters` are of its blocks'
+    dtypes."""
+    architecture = in_dtypes(space.smallest, letters) if letters else space.smallest
+    blocks = architecture.blocks(space, len(CLASSES))
+    job = network_job(blocks, folder / "network.so")
+    lut, parameters = random_lut(space, blocks, target), job.parameters
+    if letters:
+        lut = mixed_lut(space, blocks, target)
+        parameters = calibrated_blocks(blocks, parameters, images(8, blocks[0].input_size), target.dtype)
     points = block_points(lut, blocks)
     request = Build(target=target, what=NetworkAt(blocks, points), path=job.library)
     compiler.result(request, "the network")
-    tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(job.parameters) for name, v in part.items()}
+    tensors = {f"blocks.{i}.{name}": v for i, part in enumerate(parameters) for name, v in part.items()}
     document = {
         "space": space.to_json(),
-        "architecture": space.smallest.to_json(),
+        "architecture": architecture.to_json(),
         "class_names": list(CLASSES),
         "preprocess": Preprocess(space.smallest.resolution, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)).to_json(),
         "targets": [
             {
                 "target": target.to_json(),
-                "schedules": [{"block": b.key, "operators": lut.rows[b.key].schedules} for b in blocks],
+                "schedules": [{"block": b.key, "operators": lut.row(b).schedules} for b in blocks],
             }
         ],
     }
@@ -311,6 +321,25 @@ def test_a_network_in_bfloat16(tiny_space: SearchSpace, tmp_path: Path, compiler
     done = export(make_bundle(tiny_space, tmp_path, load_target("cpu", 1, "bf16"), compiler), tmp_path / "net")
     assert isinstance(done.check, Check)
     assert done.check.max_error < 0.05
+
+
+@needs_compiler
+@needs_int8
+def test_a_network_of_several_dtypes(tiny_space: SearchSpace, tmp_path: Path, compiler: Compiler, narrow: Path) -> None:
+    """Its bundle, the library with its schedules, and that with default ones for other vectors are its emulation."""
+    made = make_bundle(tiny_space, tmp_path, HOST, compiler, "fifiif")
+    loaded = CoDesign.load(made)
+    x = images(NUM_IMAGES, loaded.architecture.resolution)
+    parameters = folding.split_tensors(loaded.tensors, loaded.blocks)
+    expected = emulated_logits(loaded.blocks, parameters, x, exact=True)
+    np.testing.assert_allclose(loaded.predict(x), expected, atol=2e-4 * np.abs(expected).max())
+    assert np.abs(expected - logits_of_torch(made, x)).max() < 0.05 * np.abs(expected).max()
+    for name, target in (("own", None), ("other", str(narrow))):
+        done = export(made, tmp_path / name, target=target)
+        assert isinstance(done.check, Check)
+        assert done.check.result == ("logits", "an emulation's")
+        assert done.check.max_error < 2e-4
+        assert done.schedules.is_tuned == (target is None)
 
 
 @needs_compiler

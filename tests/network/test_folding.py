@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from chanas.core.arch import BlockConfig
+from chanas.compiler.cpu.blocks import num_block_parameters
+from chanas.core.arch import BlockConfig, computing, with_conversions
+from chanas.devices.host import load_target
 from chanas.errors import CheckpointError
-from chanas.network.folding import fold_batch_norm, fold_operators, pack_block, split_tensors
+from chanas.network.folding import (
+    GRIDS,
+    block_operators,
+    fold_batch_norm,
+    fold_operators,
+    pack_block,
+    packed_parameters,
+    split_tensors,
+    with_parameters,
+)
 from chanas.network.static import StaticNetwork, block_module, randomise_statistics
 from chanas.operators.layout import ROWS, Blocks
 from chanas.operators.precision import Array
+from chanas.operators.quantised import Grid
+from chanas.operators.steps import block_workloads
 from chanas.testing.layouts import numbered
 
 
@@ -105,3 +120,76 @@ def test_the_parameters_of_a_network_are_split_into_those_of_its_blocks() -> Non
         own = tensors_of(block)
         assert part.keys() == own.keys()
         assert all(np.array_equal(part[name], own[name]) for name in own)
+
+
+# ---- several dtypes -------------------------------------------------------------------------------------------------
+DTYPES = ("float32", "int8", "bfloat16", "int8", "float32")
+MIXED = with_conversions([dataclasses.replace(b, dtype=d) for b, d in zip(NETWORK, DTYPES, strict=True)])
+HOST_8 = dataclasses.replace(load_target("cpu"), vector_lanes=8)
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> list[dict[str, Array]]:
+    """Parameters of each block, with grids that differ everywhere."""
+    found = []
+    for number, block in enumerate(NETWORK):
+        num_grids = 1 + len(block_workloads(block, "int8"))
+        grids = [(0.01 * (1 + number) + 0.001 * i, 100 + 10 * number + i) for i in range(num_grids)]
+        found.append({**tensors_of(block_module(block)), GRIDS: np.array(grids, np.float32)})
+    return found
+
+
+def test_what_converts_has_no_parameters_and_the_grid_of_its_neighbour(calibrated: list[dict[str, Array]]) -> None:
+    kinds = [block.kind for block in MIXED]
+    assert kinds == ["stem", "encode", "mbconv", "decode", "encode", "mbconv", "decode", "encode", "head", "classifier"]
+    found = list(with_parameters(MIXED, calibrated))
+    assert [block for block, _, _ in found] == list(MIXED)
+    assert [tensors for block, tensors, _ in found if not block.converts] == calibrated
+    assert all(not tensors for block, tensors, _ in found if block.converts)
+    grids = {i: grid for i, (_, _, grid) in enumerate(found) if grid is not None}
+    ends = {1: calibrated[1][GRIDS][0], 3: calibrated[1][GRIDS][-1], 7: calibrated[3][GRIDS][0]}
+    assert grids == {i: Grid(float(step), int(zero)) for i, (step, zero) in ends.items()}
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_conversion_beside_a_block_that_was_not_calibrated_is_refused(
+    calibrated: list[dict[str, Array]], number: int
+) -> None:
+    damaged = [*calibrated]
+    damaged[number] = {name: value for name, value in damaged[number].items() if name != GRIDS}
+    with pytest.raises(CheckpointError, match=f"{GRIDS} of block {NETWORK[number].key} is missing"):
+        packed_parameters(MIXED, damaged, HOST_8)
+    others = [own if i in (1, 3) else {k: v for k, v in own.items() if k != GRIDS} for i, own in enumerate(calibrated)]
+    assert len(packed_parameters(MIXED, others, HOST_8)) == len(NETWORK) + 3
+
+
+def test_a_network_has_the_arguments_of_its_blocks_each_in_its_dtype(calibrated: list[dict[str, Array]]) -> None:
+    packed = iter(packed_parameters(MIXED, calibrated, HOST_8))
+    own = dict(zip(computing(MIXED), calibrated, strict=True))
+    for block, _, grid in with_parameters(MIXED, calibrated):
+        if not block.converts:
+            (expected,) = pack_block(dataclasses.replace(block, dtype=""), own[block], Blocks(8), block.dtype)
+            np.testing.assert_array_equal(next(packed), expected)
+            assert len(expected) == num_block_parameters(block, 8)
+        elif grid is not None:
+            factor = grid.inverse if block.kind == "encode" else grid.step
+            np.testing.assert_array_equal(next(packed), np.array([factor, grid.zero], np.float32))
+            assert num_block_parameters(block, 8) == 2
+        else:
+            assert num_block_parameters(block, 8) == 0
+    assert next(packed, None) is None
+
+
+def test_a_blocks_own_dtype_goes_before_that_of_the_network(calibrated: list[dict[str, Array]]) -> None:
+    own = dataclasses.replace(EVERYTHING, dtype="int8")
+    for dtype in ("float32", "bfloat16", "int8"):
+        (found,) = pack_block(own, calibrated[2], Blocks(8), dtype)
+        np.testing.assert_array_equal(found, pack_block(EVERYTHING, calibrated[2], Blocks(8), "int8")[0])
+        assert [o.step.workload for o in block_operators(own, calibrated[2], dtype)] == [*block_workloads(own)]
+
+
+def test_parameters_are_split_among_the_blocks_that_compute() -> None:
+    tensors = tensors_of(StaticNetwork(NETWORK))
+    mixed, plain = split_tensors(tensors, MIXED), split_tensors(tensors, NETWORK)
+    assert len(mixed) == len(NETWORK) < len(MIXED)
+    assert [part.keys() for part in mixed] == [part.keys() for part in plain]

@@ -201,11 +201,16 @@ def test_networks_of_three_dtypes_are_their_emulations(
 def check_networks(
     space: SearchSpace, architectures: Sequence[Architecture], target: HardwareTarget, folder: Path
 ) -> None:
-    """Networks compiled whole give the logits that they are expected to give."""
+    """Networks compiled whole give the logits that they are expected to give, of images that are not alike: these
+    differ by 1e-2 of the largest."""
     networks = [architecture.blocks(space, NUM_CLASSES) for architecture in architectures]
     lut = mixed_lut(space, dict.fromkeys(block for blocks in networks for block in blocks), target)
-    jobs = [network_job(blocks, folder / f"{i}.so", seed=i) for i, blocks in enumerate(networks)]
+    jobs = []
+    for i, blocks in enumerate(networks):
+        job = network_job(blocks, folder / f"{i}.so", seed=i)
+        shifts = np.random.default_rng(i).standard_normal((1, 3, 1, 1), np.float32)
+        jobs.append(dataclasses.replace(job, images=job.images + 4.0 * shifts))
     for outcome in compile_networks(lut, target, jobs, progress=False):
         assert outcome.error is None
         assert outcome.max_error is not None
-        assert outcome.max_error < 1e-2
+        assert outcome.max_error < 2e-4

@@ -11,7 +11,7 @@ import pytest
 import chanas.models.calibration.blocks as module
 from chanas.compiler.cases import random_network
 from chanas.compiler.emulation import Parameters, emulated_logits
-from chanas.core.arch import BlockConfig
+from chanas.core.arch import BlockConfig, computing, with_conversions
 from chanas.errors import CheckpointError
 from chanas.models.calibration.blocks import calibrated_blocks
 from chanas.network.folding import GRIDS, SHIFT, quantise_operators
@@ -92,3 +92,53 @@ def test_a_network_that_was_not_calibrated_is_refused() -> None:
         CheckpointError, match=f"parameter {GRIDS} of block {BLOCKS[0].key} is missing; it was not calibr"
     ):
         emulated_logits(BLOCKS, PARAMETERS, IMAGES, "int8", exact=True)
+
+
+# ---- several dtypes -------------------------------------------------------------------------------------------------
+def in_dtypes(*dtypes: str) -> tuple[BlockConfig, ...]:
+    """The blocks with a dtype each, and what converts between them."""
+    return with_conversions([dataclasses.replace(b, dtype=d) for b, d in zip(BLOCKS, dtypes, strict=True)])
+
+
+MIXED = [
+    in_dtypes("float32", "int8", "int8", "float32", "float32"),
+    in_dtypes("int8", "float32", "int8", "int8", "float32"),
+    in_dtypes("float32", "bfloat16", "int8", "bfloat16", "int8"),
+]
+
+
+@pytest.mark.parametrize("blocks", MIXED, ids=lambda blocks: "-".join(b.dtype for b in computing(blocks)))
+def test_only_blocks_in_int8_get_grids_and_shifts(blocks: tuple[BlockConfig, ...]) -> None:
+    found = calibrated_blocks(blocks, PARAMETERS, IMAGES, "float32")
+    for block, own, given in zip(computing(blocks), found, PARAMETERS, strict=True):
+        new = own.keys() - given.keys()
+        assert (GRIDS in new) == (block.dtype == "int8")
+        assert block.dtype == "int8" or not new
+    for exact in (False, True):
+        logits = emulated_logits(blocks, found, IMAGES, exact=exact)
+        assert ((logits - LOGITS) ** 2).sum() / (LOGITS**2).sum() < 0.02
+
+
+def test_blocks_that_say_int8_are_calibrated_like_a_network_in_int8(calibrated: list[dict[str, Array]]) -> None:
+    found = calibrated_blocks(in_dtypes(*["int8"] * len(BLOCKS)), PARAMETERS, IMAGES, "float32")
+    for mine, theirs in zip(found, calibrated, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+@pytest.mark.parametrize("blocks", [BLOCKS, *MIXED], ids=["int8", "inside", "around", "bfloat16"])
+def test_corrected_biases_make_no_network_worse(
+    blocks: tuple[BlockConfig, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype = "int8" if blocks is BLOCKS else "float32"
+    corrected = calibrated_blocks(blocks, PARAMETERS, IMAGES, dtype)
+    monkeypatch.setattr(module, "_corrected", lambda _blocks, parameters, _images, _dtype: parameters)
+    plain = calibrated_blocks(blocks, PARAMETERS, IMAGES, dtype)
+    errors = [((emulated_logits(blocks, found, IMAGES, dtype) - LOGITS) ** 2).sum() for found in (corrected, plain)]
+    assert errors[0] <= errors[1] * (1 + 1e-6)
+
+
+def test_a_network_without_int8_is_left_as_it_is() -> None:
+    found = calibrated_blocks(in_dtypes("float32", *["bfloat16"] * 3, "float32"), PARAMETERS, IMAGES, "float32")
+    assert [own.keys() for own in found] == [own.keys() for own in PARAMETERS]

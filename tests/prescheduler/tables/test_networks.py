@@ -20,10 +20,20 @@ from chanas.measuring.fleet import WorkerPool
 from chanas.operators.steps import device_workloads
 from chanas.prescheduler.tables import networks
 from chanas.prescheduler.tables.calibrate import calibrate
-from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks
+from chanas.prescheduler.tables.networks import NetworkJob, block_points, compile_networks, module_digest
 
 from ...compiler.cuda_cases import GPU
-from ...compiler.workbench import CHOICES, HOST, SyntheticPool, device, network_job, random_lut
+from ...compiler.workbench import (
+    CHOICES,
+    HOST,
+    SyntheticPool,
+    device,
+    in_dtypes,
+    mixed_lut,
+    needs_int8,
+    network_job,
+    random_lut,
+)
 
 CLASSES = 10
 
@@ -179,6 +189,58 @@ def test_a_target_takes_as_many_of_the_images_as_its_batch_has(tiny_space: Searc
     assert networks._case(network, HOST).expected.shape[1:] == (1, HOST.vector_lanes)
     with pytest.raises(MeasureError, match=r"^expected at least 4 images of a network for cuda-sm_90-b4, got 3$"):
         networks._case(network, in_batches(GPU, 4))
+
+
+# ---- several dtypes -------------------------------------------------------------------------------------------------
+def mixed_table(space: SearchSpace) -> LatencyLUT:
+    """Tables of all blocks of a space in float32 and in int8."""
+    blocks = [replace(b, dtype=dtype) for dtype in ("float32", "int8") for b in space.all_blocks(CLASSES)]
+    return mixed_lut(space, [*blocks, *space.all_conversions("int8")])
+
+
+def test_the_points_of_a_network_are_those_of_the_rows_of_its_dtypes() -> None:
+    lut, blocks = mixed_table(CHOICES), in_dtypes(CHOICES.largest, "fiifif").blocks(CHOICES, CLASSES)
+    tables = {"float32": lut, **lut.others}
+    expected = [[point for _, point in tables[b.dtype].rows[b.key].schedules] for b in blocks]
+    assert block_points(lut, blocks) == expected
+    conversion = next(b for b in blocks if b.converts)
+    assert [points for b, points in zip(blocks, expected, strict=True) if b.converts] == [[]] * 3
+    del lut.others["int8"].rows[conversion.key]
+    with pytest.raises(LUTError, match=rf"no row for block {conversion.key}; run `chanas prescheduler` to fill it"):
+        block_points(lut, blocks)
+
+
+def test_points_of_another_version_are_not_compiled_in_any_dtype() -> None:
+    lut, blocks = mixed_table(CHOICES), in_dtypes(CHOICES.largest, "fiifif").blocks(CHOICES, CLASSES)
+    other = replace(lut.others["int8"], header=replace(lut.others["int8"].header, space_version=99))
+    with pytest.raises(LUTError, match="are of version 99 of the schedule spaces"):
+        block_points(replace(lut, others={"int8": other}), blocks)
+
+
+def test_a_network_in_other_dtypes_is_another_module() -> None:
+    lut = mixed_table(CHOICES)
+    letters = ["ffffff", "iiiiii", "fiiiif", "iffffi", "fififf"]
+    made = [in_dtypes(CHOICES.largest, each).blocks(CHOICES, CLASSES) for each in letters]
+    digests = [module_digest(lut, HOST, blocks) for blocks in made]
+    assert len(set(digests)) == len(letters)
+    assert [module_digest(lut, HOST, blocks) for blocks in made] == digests
+
+
+@needs_int8
+def test_what_works_instead_is_found_in_each_dtype(
+    shared_pool: WorkerPool, in_one_process: None, tmp_path: Path
+) -> None:
+    lut = mixed_table(CHOICES)
+    blocks = in_dtypes(CHOICES.smallest, "fiiiif").blocks(CHOICES, CLASSES)
+    head, rows = next(b for b in blocks if b.kind == "head"), lut.others["int8"].rows
+    (key, point), *others = rows[head.key].schedules
+    rows[head.key] = replace(rows[head.key], schedules=((key, (*point[:-1], 99)), *others), predicted_error=0.05)
+    before = lut.rows[head.key]
+    (outcome,) = compile_networks(lut, HOST, [network_job(blocks, tmp_path / "network.so")], progress=False)
+    assert outcome.error is None
+    found = dict(rows[head.key].schedules)[key]
+    assert schedule_space(device_workloads(head, HOST)[0], HOST).contains(found)
+    assert lut.rows[head.key] == before
 
 
 # ---- schedules that nobody ran ---------------------------------------------------------------------------------------
