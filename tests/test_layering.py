@@ -25,6 +25,7 @@ TORCH_ANYWHERE = (
     "supernet/",
     "search/accuracy/perceptrons.py",
     "compiler/cases.py",
+    "compiler/emulation.py",
     "prescheduler/tables/eager.py",
     "prescheduler/tuning/offline/networks.py",
     "models/sources/bundles.py",

@@ -580,7 +580,7 @@ class SearchSpace:
 
     # ---- files ------------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
-        """What is stored: all but `dtypes`."""
+        """The space as it is stored: all but `dtypes`."""
         data = json.loads(json.dumps(dataclasses.asdict(self)))
         return {"schema": SCHEMA, **{name: value for name, value in data.items() if name != "dtypes"}}
 

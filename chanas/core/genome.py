@@ -71,12 +71,12 @@ class GenomeLayout:
 
     @property
     def dtypes(self) -> slice:
-        """Of the blocks in slots; none where there is no choice."""
+        """Columns of the dtypes of blocks in slots; none where there is no choice."""
         return slice(self.plain_length, min(self.plain_length + self.num_slots, self.length))
 
     @property
     def fixed_dtypes(self) -> slice:
-        """Of stem, first block, head and classifier; none where there is no choice."""
+        """Columns of the dtypes of stem, first block, head and classifier; none where there is no choice."""
         return slice(self.dtypes.stop, self.length)
 
     @property

@@ -95,7 +95,7 @@ def block_operators(block: BlockConfig, tensors: Mapping[str, Array], dtype: str
 
 
 def block_grids(block: BlockConfig, tensors: Mapping[str, Array]) -> list[Grid]:
-    """What the numbers of a block's input stand for, and those of what each of its operators writes.
+    """Grids of the numbers of a block's input, and of what each of its operators writes.
 
     Raises:
         CheckpointError: the block was not calibrated.

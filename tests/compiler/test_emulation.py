@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -119,15 +120,10 @@ def test_blocks_in_int8_one_by_one_are_the_network_in_int8(calibrated: list[Mapp
     named = in_dtypes(*["int8"] * len(NETWORK))
     whole = emulated_logits(NETWORK, calibrated, IMAGES, "int8", exact=exact)
     np.testing.assert_array_equal(emulated_logits(named, calibrated, IMAGES, exact=exact), whole)
-    back = []
-    for block in named:
-        if back:
-            size, channels = block.input_size, block.in_channels
-            if back[-1].output_dtype == block.input_dtype == "int8":
-                back += [
-                    *conversions(size, channels, "int8", "float32"),
-                    *conversions(size, channels, "float32", "int8"),
-                ]
+    back = [named[0]]
+    for block in named[1:]:
+        for ends in itertools.permutations(("int8", "float32")) if block.input_dtype == "int8" else ():
+            back += conversions(block.input_size, block.in_channels, *ends)
         back.append(block)
     assert len(back) == len(named) + 8
     np.testing.assert_array_equal(emulated_logits(back, calibrated, IMAGES, exact=exact), whole)
