@@ -22,7 +22,7 @@ from chanas.operators.quantised import Grid, computed
 from chanas.operators.workload import Workload
 
 _MOST_PRODUCT, _EXACT_IN_FLOAT32 = 255 * 127, 1 << 24
-_IMAGES_AT_ONCE = 16
+_FEWEST_IMAGES, _MOST_IMAGES, _NUMBERS_AT_ONCE = 8, 128, 1 << 21
 Parameters = Sequence[Mapping[str, Array]]
 """PyTorch's parameters by name of each block that computes."""
 
@@ -116,9 +116,9 @@ def rounded_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
             operator = replace(operator, weight=weight, bias=by.bias)
         if workload.scaled:  # what is multiplied with the gate is of the input's numbers, too
             x, gate, *others = given
-            given = [by.input.decode(by.input.encode(x * gate)), np.ones_like(gate), *others]
+            given = [by.input.rounded(x * gate), np.ones_like(gate), *others]
         value = _float_value(operator, given)
-        return value if workload.output_storage != INT8.storage else by.output.decode(by.output.encode(value))
+        return value if workload.output_storage != INT8.storage else by.output.rounded(value)
     if operator.weight is not None:
         operator = replace(operator, weight=workload.input_precision.rounded(operator.weight))
     return workload.output_precision.rounded(_float_value(operator, given))
@@ -138,13 +138,14 @@ def converted(block: BlockConfig, grid: Grid | None, value: Stored, exact: bool 
     if grid is None:
         return value if exact else precision_of(block.dtype).rounded(value)
     if not exact:
-        return grid.decode(grid.encode(value))
+        return grid.rounded(value)
     return grid.encode(value) if block.kind == "encode" else grid.decode(value)
 
 
 def in_parts(images: Array) -> Iterator[Stored]:
-    """Images a few at a time."""
-    yield from (images[i : i + _IMAGES_AT_ONCE] for i in range(0, len(images), _IMAGES_AT_ONCE))
+    """Images a few at a time: the more, the smaller they are."""
+    num = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _NUMBERS_AT_ONCE // max(1, images[:1].size)))
+    yield from (images[i : i + num] for i in range(0, len(images), num))
 
 
 def activated(value: Any, epilogue: Epilogue) -> Any:

@@ -375,6 +375,16 @@ class BlockTable:
         total += self.change[r, w, places, dtypes[:, :-1], dtypes[:, 1:]].sum(axis=1)
         return total
 
+    def by_dtype(self, genomes: Genomes) -> tuple[FloatArray, FloatArray]:
+        """float64[N, P + 4, Q] and float64[N, P + 3, Q, Q]: costs of blocks in order (stem, first block, slots, head,
+        classifier) in each dtype, 0 in unused slots, and of conversions before each but the first."""
+        r, w, stages = genomes[:, :1], genomes[:, 1:2], self.space.num_stages
+        k, e = genomes[:, self.layout.kernels], genomes[:, self.layout.expands]
+        slots = self._padded[r, w, np.arange(self.layout.num_slots), k, e]  # an index of -1 falls on the padding
+        fixed = self.fixed[r[:, 0], w[:, 0]]
+        own: FloatArray = np.concatenate([fixed[:, :2], slots, fixed[:, 2:]], axis=1)
+        return own, self.change[r, w, np.array([0, *self._slot_place, stages + 1, stages + 2])]
+
     def replace_nan(self, value: float) -> None:
         """Give blocks whose cost is unknown (NaN) a cost."""
         for costs in (self.fixed, self.cost, self.change, self._flat):

@@ -69,6 +69,12 @@ class Grid:
         found: Array = (numbers.astype(np.float32) - np.float32(self.zero)) * np.float32(self.step)
         return found
 
+    def rounded(self, values: Array) -> Array:
+        """The nearest number's float32 of each value; where two are equally near, kernels may have the other."""
+        numbers = np.clip(np.rint(values * self.inverse) + np.float32(self.zero), 0, _MOST)
+        found: Array = ((numbers - np.float32(self.zero)) * np.float32(self.step)).astype(np.float32, copy=False)
+        return found
+
     def conversion_numbers(self, *, encodes: bool) -> Array:
         """float32[2], as a conversion reads them: numbers for each 1, or the step, and the zero."""
         return np.array([self.inverse if encodes else self.step, self.zero], np.float32)

@@ -1,0 +1,235 @@
+"""What it is worth to search precision together with the architecture: four ways to a network, at five latency budgets.
+
+    python benchmarks/mixed_precision.py --run RUN [--budgets 40 45 50 60 80] [--seeds 5] [--quick]
+
+RUN has a trained supernet, and the latency tables `cpu` and `cpu-int8` of one device. The ways:
+
+    float32   a search in float32
+    int8      a search in int8, all blocks in it
+    after     architectures by searches in float32 at this budget and larger ones, each in the dtypes that lose the least
+              inside the budget: of those that are inside, the one that is predicted to be the most accurate
+    joint     a search in both (`chanas search --dtypes f32,int8`)
+
+Each search evaluates, learns, evolves and picks finalists as `chanas search` does; what it does not do is compile them.
+Latencies are by the tables, with their calibrations. Accuracies of what is in int8 are of calibrated networks whose
+numbers are rounded as compiled ones round them; finalists are judged on holdout, and the winner's figures are of test.
+
+Figures: the mean top-1 on test over seeds, in points above that of `float32` at the same budget, with the half width of
+its interval (95 %, Student); and the smallest latency that each way can reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Figure, finish, machine_kind, result_path
+from tqdm import tqdm
+
+from chanas.compiler.emulation import emulated_logits
+from chanas.core.arch import Architecture
+from chanas.core.genome import decode, encode
+from chanas.core.latency import LatencyLUT
+from chanas.core.target import HardwareTarget
+from chanas.core.units import format_latency
+from chanas.errors import InfeasibleError
+from chanas.files.run import RunDirectory
+from chanas.search.config import SearchConfig
+from chanas.search.cosearch import new_job, search
+from chanas.search.evolution.constraints import least
+from chanas.search.learning import Source, learn
+from chanas.search.proof import Proof, Timing
+from chanas.search.target import SearchTarget
+from chanas.workflows.searching.sources import SupernetSource
+
+WAYS = ("float32", "int8", "after", "joint")
+BUDGETS_US = (40.0, 45.0, 50.0, 60.0, 80.0)
+FARTHER = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
+"""Budgets of the searches in float32 of `after`, over its own."""
+_T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+Row = dict[str, Any]
+
+
+class Lab:
+    """One run's supernet and tables; what is evaluated for a seed is kept in a folder of its own."""
+
+    def __init__(self, run: RunDirectory, folder: Path, quick: bool) -> None:
+        self.run, self.source, self.folder = run, SupernetSource(run), folder
+        plain, whole = (LatencyLUT.load(run.lut(name)) for name in ("cpu", "cpu-int8"))
+        self.tables = {"float32": plain, "int8": whole, "joint": dataclasses.replace(plain, others={"int8": whole})}
+        few: dict[str, Any] = {"num_evaluations": 20, "initial_evaluations": 16, "refine_evaluations": 4}
+        few |= {"loss_evaluations": 8, "evolution": {"generations": 20}, "cross_validate": False}
+        self.config = SearchConfig.parse({"max_rounds": 1, **(few if quick else {})})
+
+    def accuracies(self, seed: int) -> Source:
+        found = self.source.accuracies()
+        return dataclasses.replace(found, store=RunDirectory(self.folder / f"seed-{seed}"))
+
+    def target(self, way: str, budget_s: float) -> SearchTarget:
+        lut = self.tables[way]
+        hardware: HardwareTarget = lut.header.target
+        return SearchTarget(hardware, budget_s, lut)
+
+    def config_of(self, way: str) -> SearchConfig:
+        return self.config.model_copy(update={"dtypes": ("f32", "int8")}) if way == "joint" else self.config
+
+    def latency_s(self, way: str, architecture: Architecture) -> float:
+        task = self.source.task
+        space = task.space.with_dtypes(("float32", "int8")) if way == "joint" else task.space
+        return float(self.tables[way].latency_s(space, task.num_classes, encode(space, [architecture]))[0])
+
+    def top1(self, architecture: Architecture, split: str) -> float:
+        """Accuracy on a split, numbers rounded where blocks are in int8."""
+        if not architecture.dtypes:
+            return self.source.supernet.top1(architecture, split)
+        task = self.source.task
+        blocks = architecture.blocks(task.space, task.num_classes)
+        images, labels = self.source.supernet.images(split, architecture.resolution)
+        logits = emulated_logits(blocks, self.source._in_int8(architecture.plain), images)
+        return float((logits.argmax(1) == labels).mean())
+
+    def in_int8(self, architecture: Architecture) -> Architecture:
+        num = sum(architecture.depths) + 4
+        return dataclasses.replace(architecture, dtypes=("int8",) * num)
+
+    def searched(self, way: str, budget_s: float, seed: int) -> Architecture:
+        """The winner of a search, judged on holdout."""
+        changed: Callable[[Architecture], Architecture] = self.in_int8 if way == "int8" else lambda a: a
+
+        def prove(finalists: Sequence[Architecture]) -> list[Proof]:
+            return [
+                Proof(a, (Timing("cpu", self.latency_s(way, a), 0.0),), self.top1(changed(a), "holdout"), 0.0)
+                for a in finalists
+            ]
+
+        job = new_job(self.source.task, [self.target(way, budget_s)], config=self.config_of(way), seed=seed)
+        with tempfile.TemporaryDirectory() as scratch:
+            result = Path(scratch) / "result.json"
+            outcome = search(job, self.accuracies(seed), prove, result=result, progress=False)
+        return changed(outcome.architecture)
+
+    def quantised_after(self, budget_s: float, seed: int) -> Architecture:
+        """The best of searches in float32 at this budget and larger ones, then quantised to be inside."""
+        both = new_job(self.source.task, [self.target("joint", budget_s)], config=self.config_of("joint"), seed=seed)
+        learned = learn([both], self.accuracies(seed), progress=False)
+        choice = both.dtypes(learned.predictor, both.limits((budget_s,)))
+        found: list[tuple[float, Architecture]] = []
+        for share in FARTHER:
+            try:
+                job = new_job(
+                    self.source.task, [self.target("float32", share * budget_s)], config=self.config, seed=seed
+                )
+                limits_s = job.first_limits()
+                alone = learn([job], self.accuracies(seed), progress=False).predictor
+                best = job.evolve(alone, limits_s, job.divide(alone, limits_s).chosen).genomes[:1]
+            except InfeasibleError:
+                continue
+            rows = choice.within(encode(both.space, decode(job.space, best)))
+            if both.latencies[0].cost(rows)[0] <= budget_s:
+                found.append((float(learned.predictor.mean(rows)[0]), decode(both.space, rows)[0]))
+        if not found:
+            raise InfeasibleError("nothing that was found in float32 is inside the budget in any dtypes")
+        return max(found, key=lambda pair: pair[0])[1]
+
+    def network(self, way: str, budget_s: float, seed: int) -> Row:
+        """A way's network, or why there is none."""
+        row: Row = {"way": way, "budget_us": 1e6 * budget_s, "seed": seed}
+        try:
+            if way == "after":
+                found = self.quantised_after(budget_s, seed)
+            else:
+                found = self.searched(way, budget_s, seed)
+        except InfeasibleError as error:
+            return {**row, "error": str(error)}
+        of_table = "int8" if way == "int8" else "joint"
+        latency_s = self.latency_s(of_table, found.plain if way == "int8" else found)
+        accuracies = {f"top1_{split}": self.top1(found, split) for split in ("holdout", "test")}
+        return {**row, "architecture": found.key, "latency_us": 1e6 * latency_s, **accuracies}
+
+    def smallest_us(self, way: str) -> float:
+        job = new_job(self.source.task, [self.target(way, 1e9)], config=self.config_of(way))
+        return 1e6 * least(job.latencies[0].table)[0]
+
+
+def interval(values: Sequence[float]) -> float:
+    """Half the width of the interval of a mean."""
+    num = len(values)
+    return float("nan") if num < 2 else float(_T_95.get(num, 2.0) * np.std(values, ddof=1) / np.sqrt(num))
+
+
+def figures_of(rows: Sequence[Row], budgets_us: Sequence[float], seeds: int) -> dict[str, Figure]:
+    """Points above float32 at each budget, of the seeds for which both have a network."""
+    known = {(r["way"], r["budget_us"], r["seed"]): r["top1_test"] for r in rows if "top1_test" in r}
+    figures = {}
+    for budget_us in budgets_us:
+        for way in WAYS[1:]:
+            gains = [
+                100.0 * (known[way, budget_us, seed] - known["float32", budget_us, seed])
+                for seed in range(seeds)
+                if (way, budget_us, seed) in known and ("float32", budget_us, seed) in known
+            ]
+            name = f"{way}_{budget_us:g}us_points_over_float32"
+            figures[name] = Figure(float(np.mean(gains)) if gains else None)
+            figures[f"{name}_interval"] = Figure(interval(gains) if len(gains) > 1 else None)
+    return figures
+
+
+def draw(rows: Sequence[Row], budgets_us: Sequence[float], path: Path) -> None:
+    """Top-1 on test by budget, a line for each way, with intervals over seeds."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for way in WAYS:
+        at, means, widths = [], [], []
+        for budget_us in budgets_us:
+            found = [
+                100 * r["top1_test"]
+                for r in rows
+                if (r["way"], r["budget_us"]) == (way, budget_us) and "error" not in r
+            ]
+            if found:
+                at.append(budget_us)
+                means.append(np.mean(found))
+                widths.append(interval(found) if len(found) > 1 else 0.0)
+        axes.errorbar(at, means, widths, label=way, marker="o", capsize=3)
+    axes.set_xlabel("latency budget (us), by the tables")
+    axes.set_ylabel("top-1 on test (%)")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="run directory with a supernet and both tables")
+    parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS_US, help="in microseconds")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one budget, one seed, short searches; nothing is written")
+    options = parser.parse_args()
+    budgets, seeds = ((options.budgets[-1],), 1) if options.quick else (tuple(options.budgets), options.seeds)
+    with tempfile.TemporaryDirectory() as folder:
+        lab, rows = Lab(RunDirectory(options.run), Path(folder), options.quick), list[Row]()
+        asked = [(way, budget, seed) for seed in range(seeds) for budget in budgets for way in WAYS]
+        for way, budget_us, seed in tqdm(asked, unit="search"):
+            row = lab.network(way, 1e-6 * budget_us, seed)
+            rows.append(row)
+            what = row.get("error") or f"{row['top1_test']:.2%} at {row['latency_us']:.1f} us  {row['architecture']}"
+            tqdm.write(f"seed {seed}  {format_latency(1e-6 * budget_us):>7}  {way:<8} {what}")
+        smallest = {f"{way}_smallest_us": Figure(lab.smallest_us(way)) for way in ("float32", "int8", "joint")}
+        origin = {"space": lab.source.task.space.name, "supernet": lab.source.digest, "seeds": seeds, "rows": rows}
+    figures = figures_of(rows, budgets, seeds) | smallest
+    finish("mixed_precision", figures, options.quick, origin)
+    if not options.quick:
+        draw(rows, budgets, result_path("mixed_precision", machine_kind()).with_suffix(".svg"))
+
+
+if __name__ == "__main__":
+    main()
