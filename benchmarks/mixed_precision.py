@@ -6,8 +6,8 @@ RUN has a trained supernet, and the latency tables `cpu` and `cpu-int8` of one d
 
     float32   a search in float32
     int8      a search in int8, all blocks in it
-    after     architectures by searches in float32 at this budget and larger ones, each in the dtypes that lose the least
-              inside the budget: of those that are inside, the one that is predicted to be the most accurate
+    after     architectures by searches in float32 at this budget and larger ones, each in the dtypes that lose the
+              least inside the budget: of those that are inside, the one that is predicted to be the most accurate
     joint     a search in both (`chanas search --dtypes f32,int8`)
 
 Each search evaluates, learns, evolves and picks finalists as `chanas search` does; what it does not do is compile them.

@@ -98,7 +98,8 @@ def bundle_lines(bundle: CoDesign, table_error: str | None = None, saturated: st
         rows.append(("accuracy predicted", f"{predicted['top1']:.2%}, {known}"))
     else:
         plain = measured.get("top1_holdout_float32")
-        found = f"{measured['top1_holdout']:.2%}" + ("" if plain is None else f" in int8, {plain:.2%} in float32")
+        dtypes = " and ".join(sorted(set(bundle.architecture.dtypes))) or "int8"
+        found = f"{measured['top1_holdout']:.2%}" + ("" if plain is None else f" in {dtypes}, {plain:.2%} in float32")
         rows.append(("accuracy on holdout", f"{found} (predicted {predicted['top1']:.2%})"))
     if saturated:
         rows.append(("", saturated))

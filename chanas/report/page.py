@@ -329,8 +329,28 @@ def _predictor(run: RunData) -> list[str]:
         told = "" if error is None else f" On rows left out of its fit it is {error:.2f} points off."
         kind = at(result, "predictor", "kind")
         out.append(paragraph(f"The search used {kind}, which was not cross-validated.{told}"))
+    out += _dtype_losses(run)
     caption, otherwise = "Its error as evaluations came in.", "No learning curve: the predictor was fitted once."
     return [*out, figure("predictor", figures.learning_curve(run), caption, otherwise)]
+
+
+def _dtype_losses(run: RunData) -> list[str]:
+    """What the search has learnt of dtypes, where blocks may be in several."""
+    found = at(run.result, "losses")
+    if not isinstance(found, dict):
+        return []
+    num, mean, error = at(found, "num_evaluations"), real(found, "mean_points"), real(found, "error_points")
+    largest = [
+        f"{max(map(float, costs)):.2f} points in {dtype}"
+        for dtype, costs in (at(found, "costs_points") or {}).items()
+        if costs
+    ]
+    return [
+        paragraph(
+            f"In random dtypes {num} sub-networks lost {mean or 0.0:.2f} points on average. A block costs at most "
+            f"{', '.join(largest)}; the sum is {error or 0.0:.2f} points off for sub-networks that were left out."
+        )
+    ]
 
 
 def _tuning(run: RunData) -> list[str]:
