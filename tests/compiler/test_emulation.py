@@ -71,10 +71,19 @@ def test_in_float32_a_network_is_pytorchs(member: tuple[SearchSpace, Architectur
 
 
 def test_images_are_independent() -> None:
-    assert sum(len(part) for part in in_parts(IMAGES)) == len(IMAGES)
-    assert max(len(part) for part in in_parts(IMAGES)) < len(IMAGES)
     alone = np.concatenate([emulated_logits(NETWORK, PARAMETERS, image[None]) for image in IMAGES])
     np.testing.assert_allclose(emulated_logits(NETWORK, PARAMETERS, IMAGES), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_fewer_images_are_taken_at_once_the_larger_they_are() -> None:
+    longest = []
+    for size in (4, 128, 256, 1024):
+        images = np.broadcast_to(np.arange(300.0).reshape(-1, 1, 1, 1), (300, 3, size, size))
+        parts = [part[:, 0, 0, 0] for part in in_parts(images)]
+        np.testing.assert_array_equal(np.concatenate(parts), images[:, 0, 0, 0])
+        longest.append(max(map(len, parts)))
+    assert longest == sorted(longest, reverse=True)
+    assert 1 < longest[-1] < longest[0] < 300
 
 
 def test_a_network_has_int8_where_a_block_is_in_it() -> None:

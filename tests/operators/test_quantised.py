@@ -63,6 +63,20 @@ def test_a_number_stays_what_it_is(numbers: np.ndarray) -> None:
     np.testing.assert_array_equal(grid.encode(grid.decode(numbers)), numbers)
 
 
+@given(ends, ends, arrays(np.float32, 20, elements=st.floats(-0.5, 1.5, width=32)))
+def test_rounded_values_are_those_of_the_nearest_numbers(low: float, high: float, shares: Array) -> None:
+    """Where two are equally near it may be the other one."""
+    grid = Grid.of_range(low, high)
+    first, last = grid.decode(np.array([0, 255], np.uint8))
+    values = (first + shares * (last - first)).astype(np.float32)
+    found = grid.rounded(values)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(grid.decode(grid.encode(found)), found)
+    np.testing.assert_array_equal(grid.rounded(found), found)
+    clipped = np.clip(values, first, last).astype(np.float64)
+    assert np.abs(found - clipped).max() <= 0.5 * grid.step + 1e-5 * abs(last - first)
+
+
 @given(weights)
 def test_pairs_of_weights_never_leave_sixteen_bits(weight: Array) -> None:
     whole, steps = whole_weights(weight)

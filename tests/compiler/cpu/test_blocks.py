@@ -183,7 +183,7 @@ def test_networks_of_float32_and_int8_are_their_emulations(
     tiny_space: SearchSpace, shared_pool: WorkerPool, tmp_path: Path
 ) -> None:
     space = tiny_space.with_dtypes(("float32", "int8"))
-    chosen = [in_dtypes(space.smallest, letters) for letters in ("iiiiii", "fiiiif", "ififif", "ffffif")]
+    chosen = [in_dtypes(space.smallest, letters) for letters in ("iiiiii", "fififf")]
     drawn = decode(space, sample(space, 2, np.random.default_rng(1)))
     assert all(len(set(a.dtypes)) == 2 for a in drawn)
     check_networks(space, [*chosen, *drawn], HOST, tmp_path)
