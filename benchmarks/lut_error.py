@@ -30,7 +30,8 @@ from typing import Any
 
 from common import Figure, finish
 
-from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget

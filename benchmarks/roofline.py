@@ -15,7 +15,7 @@ from typing import Any
 from contenders import timing_core
 from operator_peak import FmaPeak
 
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.measuring.messages import Outcome
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload

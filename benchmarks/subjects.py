@@ -15,7 +15,7 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.bundle.runtimes import compiled_network
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.files.writing import read_json, write_json
 from chanas.network.folding import BN_EPSILON, packed_parameters

@@ -17,7 +17,8 @@ from typing import Any
 
 from chanas.compiler.backends import case_of
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import Effort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version

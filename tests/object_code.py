@@ -22,7 +22,7 @@ hide_torch()
 from chanas.compiler.backends import schedule_operator, schedule_space  # noqa: E402
 from chanas.compiler.cpu.blocks import schedule_block  # noqa: E402
 from chanas.compiler.cpu.build import build_network, build_object  # noqa: E402
-from chanas.core.arch import BlockConfig, conversions, with_conversions  # noqa: E402
+from chanas.core.blocks import BlockConfig, conversions, with_conversions  # noqa: E402
 from chanas.core.target import HardwareTarget  # noqa: E402
 from chanas.measuring.checks.target_check import small_block  # noqa: E402
 from chanas.operators.workload import Workload  # noqa: E402

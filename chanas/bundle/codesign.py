@@ -25,7 +25,8 @@ from chanas.bundle.classes import Classifier, Prediction
 from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_document
 from chanas.bundle.places import bundle_at
 from chanas.bundle.runtimes import RUNTIMES, check_device
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace, computing
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import BlockConfig, computing
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
 from chanas.files.writing import check_digests, file_digest, replacing_folder, write_json

@@ -18,7 +18,7 @@ from chanas.compiler.cpu.points import in_words
 from chanas.compiler.cuda.features import gpu_features
 from chanas.compiler.families import Families
 from chanas.compiler.space import Named, Point, ScheduleSpace
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.workload import Workload

@@ -23,7 +23,7 @@ from chanas.compiler.emulation import (
     quantised_values,
 )
 from chanas.compiler.program import FormChange
-from chanas.core.arch import BlockConfig, computing
+from chanas.core.blocks import BlockConfig, computing
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import (
     GRIDS,

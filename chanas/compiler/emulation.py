@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.network.folding import BlockOperator, block_operators, quantise_operators, with_parameters
 from chanas.operators.epilogues import Epilogue, leaky_slope
 from chanas.operators.precision import INT8, Array, Stored, precision_of

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget, in_blocks, in_dtype
 from chanas.operators.layout import Blocks, num_blocks, pack_channels
 from chanas.operators.precision import BFLOAT16, FLOAT32, INT8, precision_of

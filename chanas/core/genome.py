@@ -19,7 +19,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import NUM_FIXED, Architecture, BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import NUM_FIXED, Architecture, SearchSpace, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.errors import ArchitectureError
 
 Genomes = npt.NDArray[np.int16]

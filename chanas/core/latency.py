@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.codec import fields_from_json, fields_to_json
 from chanas.core.genome import BlockTable, FloatArray, Genomes
 from chanas.core.target import HardwareTarget, differences, tvm_version

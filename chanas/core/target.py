@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
@@ -188,9 +188,13 @@ def scheduling_flags(processor: Processor) -> list[str]:
 
 
 def processor_dtypes(processor: Processor) -> tuple[str, ...]:
-    """The dtypes that code for a processor can be in. bf16 needs AVX512_BF16: its kernels use 512-bit vectors of it.
-    int8 needs AVX2."""
-    flags = processor.used_flags
+    """The dtypes that code for a processor can be in."""
+    return dtypes_of(processor.used_flags)
+
+
+def dtypes_of(flags: Collection[str]) -> tuple[str, ...]:
+    """The dtypes that code for processors with such flags can be in. bf16 needs AVX512_BF16: its kernels use 512-bit
+    vectors of it. int8 needs AVX2."""
     has = {"f32": True, "bf16": "avx512_bf16" in flags, "int8": "avx2" in flags}
     return tuple(dtype for dtype, is_there in has.items() if is_there)
 

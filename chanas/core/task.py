@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chanas.core.arch import DTYPE_LETTERS, BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.blocks import DTYPE_LETTERS, BlockConfig
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from chanas.export.folders import (
     Sources,
     build_example,
     check_compilable,
+    check_dtypes,
     checked_name,
     described_processor,
     free_name,
@@ -110,6 +111,7 @@ def _schedules(bundle: CoDesign, target: str | None) -> tuple[Schedules, Points]
     for own in bundle.targets:
         if CoDesign.load(bundle.path, own).target.fingerprint == described.fingerprint:
             return _own_schedules(bundle, own)
+    check_dtypes(described, target, bundle.architecture.dtypes)
     points = {block: tuple(default_points(block, described)) for block in dict.fromkeys(bundle.blocks)}
     order = tuple(points[block] for block in bundle.blocks)
     return Schedules(described, is_tuned=False, why_not=why_not_here(target)), order

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self
 from chanas import errors
 from chanas.compiler.program import FormChange
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.codec import fields_from_json, fields_to_json, to_json
 from chanas.core.target import HardwareTarget
 from chanas.core.units import is_seconds

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from chanas.core.arch import Activation, BlockConfig
+from chanas.core.blocks import Activation, BlockConfig
 from chanas.network.folding import BN_EPSILON
 from chanas.operators.precision import Array
 

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import BlockTable, FloatArray, GenomeLayout, Genomes, filled_genomes
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import Blocks, layout_of, output_shape

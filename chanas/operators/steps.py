@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget, in_dtype
 from chanas.errors import ScheduleError
 from chanas.operators.precision import FLOAT32, INT8, precision_of

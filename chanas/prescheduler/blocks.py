@@ -15,7 +15,8 @@ from chanas.compiler.backends import case_of
 from chanas.compiler.cases import mean_network_weight_bytes
 from chanas.compiler.space import Point
 from chanas.core import genome
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import BLOCK
 from chanas.measuring.canary import Canary

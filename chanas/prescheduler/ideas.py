@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Coordinate, Named, Point, ScheduleSpace
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chanas.compiler.program import Form
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import Effort
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget

@@ -335,7 +335,7 @@ def _predictor(run: RunData) -> list[str]:
 
 
 def _dtype_losses(run: RunData) -> list[str]:
-    """What the search has learnt of dtypes, where blocks may be in several."""
+    """The costs of dtypes that the search has learnt, where blocks may be in several."""
     found = at(run.result, "losses")
     if not isinstance(found, dict):
         return []

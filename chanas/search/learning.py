@@ -165,7 +165,7 @@ def learn(jobs: Sequence[Job], source: Source, progress: bool = True) -> Learned
 
 @dataclass(frozen=True)
 class DtypeEvaluations:
-    """What is evaluated to learn what dtypes cost: networks of known accuracy, in random dtypes.
+    """Evaluations that teach the costs of dtypes: networks of known accuracy, in random dtypes.
 
     rounded  their evaluations, kept in `search/rounded.jsonl`
     """
@@ -198,7 +198,7 @@ class DtypeEvaluations:
 def dtype_evaluations(
     evaluations: Evaluations, source: Source, config: SearchConfig, seed: int
 ) -> DtypeEvaluations | None:
-    """What teaches what dtypes cost; None where all blocks are in one.
+    """The evaluations that teach the costs of dtypes; None where all blocks are in one.
 
     Raises:
         ConfigError: nothing can be evaluated.

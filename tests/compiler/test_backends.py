@@ -14,7 +14,7 @@ import pytest
 from chanas.bundle.runtimes import RUNTIMES
 from chanas.compiler.backends import BACKENDS, case_of
 from chanas.compiler.cases import network_case, random_network
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.measuring.checks.target_check import small_block
 from chanas.measuring.worker.process import WORKERS

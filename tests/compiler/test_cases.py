@@ -21,7 +21,7 @@ from chanas.compiler.cases import (
     operator_case,
     operator_tensors,
 )
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.network.static import block_module, randomise_statistics
 from chanas.operators.layout import num_blocks, unpack_channels
 from chanas.operators.precision import BFLOAT16

@@ -21,7 +21,8 @@ from chanas.compiler.emulation import (
     quantised_values,
     rounded_value,
 )
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace, computing, conversions, with_conversions
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import BlockConfig, computing, conversions, with_conversions
 from chanas.errors import CheckpointError
 from chanas.network.folding import GRIDS, quantise_operators
 from chanas.operators.precision import BFLOAT16, Array

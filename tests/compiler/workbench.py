@@ -26,7 +26,8 @@ from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace, StageSpec, SubSpace, computing
+from chanas.core.arch import Architecture, SearchSpace, StageSpec, SubSpace
+from chanas.core.blocks import BlockConfig, computing
 from chanas.core.codec import to_json
 from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow

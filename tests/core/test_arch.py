@@ -15,17 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import choices_of_dtypes, mixed_spaces_and_architectures, spaces, spaces_and_architectures
 
-from chanas.core.arch import (
-    NUM_FIXED,
-    Architecture,
-    BlockConfig,
-    SearchSpace,
-    SubSpace,
-    computing,
-    conversions,
-    log10_num_architectures,
-    make_divisible,
-)
+from chanas.core.arch import NUM_FIXED, Architecture, SearchSpace, SubSpace, log10_num_architectures
+from chanas.core.blocks import BlockConfig, computing, conversions, make_divisible
 from chanas.errors import ArchitectureError, ConfigError
 
 MBV3 = SearchSpace.load("mbv3")

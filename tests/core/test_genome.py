@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import choices_of_dtypes, mixed_spaces, mixed_spaces_and_genomes, seeds, spaces, spaces_and_genomes
 
-from chanas.core.arch import NUM_FIXED, Architecture, BlockConfig, SearchSpace, StageSpec, SubSpace
+from chanas.core.arch import NUM_FIXED, Architecture, SearchSpace, StageSpec, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import (
     BlockTable,
     GenomeLayout,

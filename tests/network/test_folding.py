@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from chanas.compiler.cpu.blocks import num_block_parameters
-from chanas.core.arch import BlockConfig, computing, with_conversions
+from chanas.core.blocks import BlockConfig, computing, with_conversions
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError
 from chanas.network.folding import (

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import Architecture, SearchSpace, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.network.static import Classifier, StaticNetwork, block_module, randomise_statistics
 
 MBV3 = SearchSpace.load("mbv3")

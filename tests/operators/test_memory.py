@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import seeds, spaces, spaces_and_genomes
 
-from chanas.core.arch import BlockConfig, SearchSpace, with_conversions
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig, with_conversions
 from chanas.core.genome import Genomes, decode, encode, sample
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.operators.memory import ActivationMemory, inner_bytes, network_bytes, output_bytes

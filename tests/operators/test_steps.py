@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from strategies import mixed_spaces_and_architectures, spaces_and_architectures
 
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import in_batches, in_dtype
 from chanas.operators.precision import precision_of
 from chanas.operators.steps import (

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import Effort
 from chanas.errors import MeasureError
 from chanas.operators.steps import block_workloads, device_workloads, tuned_workloads

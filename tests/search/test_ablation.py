@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import BlockTable, decode, encode, sample
 from chanas.errors import ConfigError, InfeasibleError
 from chanas.search.ablation import TUNED, Ablation, ablate, points_below, ranking_change

@@ -20,7 +20,7 @@ from chanas.compiler.cpu.changes import changing
 from chanas.compiler.cpu.families import apply_point, compute, flatten_output, stages_of
 from chanas.compiler.program import FormChange, Part
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import Blocks, Shape, layout_of, operator_inputs
 from chanas.operators.precision import INT8

@@ -12,7 +12,7 @@ from chanas.compiler.libraries import export
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import required_linker
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 
 

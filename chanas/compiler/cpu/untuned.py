@@ -18,7 +18,7 @@ from tvm import relax
 from tvm.relax import transform
 
 from chanas.compiler.libraries import export
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.epilogues import USUAL, Epilogue

@@ -20,7 +20,7 @@ from tvm import relax
 from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.operators import output_shape
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.steps import Step, check_points, device_steps, step_alone
 from chanas.operators.workload import Workload

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from chanas.compiler.cases import ReferenceCase, relative_error
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import TOOLS, Platform, Tools, find_c_toolchain, search_path
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.errors import TargetError
 from chanas.measuring.messages import BlockAt, Build
 from chanas.measuring.worker.compiler import Compiler

@@ -14,7 +14,7 @@ import numpy as np
 from chanas.compiler.backends import case_of, schedule_space
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import find_linker, no_cross_linker
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, TargetError
 from chanas.files.scratch import scratch_folder

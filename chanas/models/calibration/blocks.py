@@ -21,7 +21,7 @@ from chanas.compiler.emulation import (
     in_parts,
     rounded_value,
 )
-from chanas.core.arch import BlockConfig, computing
+from chanas.core.blocks import BlockConfig, computing
 from chanas.core.statistics import spread
 from chanas.models.calibration.mixed import mean_sums
 from chanas.models.calibration.ranges import METHODS, Histogram

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chanas.compiler.backends import backend_of
 from chanas.compiler.cases import plain_block_case
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget, tvm_version

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from chanas.compiler.cases import case_seed
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.measuring.locks import device_lock
 from chanas.measuring.messages import Outcome
 from chanas.network.static import block_module, randomise_statistics

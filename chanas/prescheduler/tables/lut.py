@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from chanas.compiler.backends import backend_of
-from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget, tvm_version

@@ -14,7 +14,7 @@ import chanas
 from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.cases import ReferenceCase, network_case
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget, tvm_version

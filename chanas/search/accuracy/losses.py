@@ -1,4 +1,4 @@
-"""What blocks in other dtypes than float32 cost a network's accuracy: a cost of each place and dtype, summed.
+"""The loss of accuracy by blocks in other dtypes than float32: a cost of each place and dtype, summed.
 
 A network's top-1 in several dtypes is taken to be that in float32 less the sum of its blocks' costs, which are never
 negative: rounding gains nothing that a search should look for. They are learnt from the same networks evaluated with

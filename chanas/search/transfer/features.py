@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import BlockTable, FloatArray, GenomeLayout, Genomes
 
 _NUM_CLASSES = 1000  # the classifier is the same in all networks: it moves a constant

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from chanas.core.arch import Activation, Architecture, BlockConfig, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import Activation, BlockConfig
 from chanas.errors import ArchitectureError
 from chanas.network.static import Classifier, ConvBN, Head, MBConv, StaticNetwork, Stem, activation_module
 from chanas.supernet.elastic.distributed import World

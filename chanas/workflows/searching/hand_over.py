@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chanas.bundle.document import WEIGHTS
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import encode
 from chanas.core.progress import announce, named_wait
 from chanas.core.target import in_several, tvm_version

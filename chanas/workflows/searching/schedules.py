@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chanas.core.arch import BlockConfig, computing
+from chanas.core.blocks import BlockConfig, computing
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.devices.peak import peak_gflops, shares_of_peak

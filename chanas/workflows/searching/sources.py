@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.progress import named_wait
 from chanas.core.statistics import spread
 from chanas.core.task import Task

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from chanas.core import genome
-from chanas.core.arch import CONVERSIONS, SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.blocks import CONVERSIONS
 from chanas.core.genome import FloatArray
 from chanas.core.latency import Calibration, LatencyLUT, LUTHeader
 from chanas.core.units import format_latency

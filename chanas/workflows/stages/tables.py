@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chanas.core.arch import BlockConfig, SearchSpace, SubSpace
+from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import TableEffort, check_num_networks
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.progress import announce

@@ -14,7 +14,8 @@ from fast_cases import fast
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cases import block_case, change_case
 from chanas.compiler.program import FormChange
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace, conversions
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import BlockConfig, conversions
 from chanas.core.genome import decode, sample
 from chanas.core.target import HardwareTarget, in_dtype
 from chanas.measuring.fleet import WorkerPool

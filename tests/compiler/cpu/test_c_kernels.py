@@ -17,7 +17,7 @@ from tvm import relax
 from chanas.compiler.cpu import c_kernels
 from chanas.compiler.cpu.c_kernels import CallList, KernelCall, Place, aligned, build_calls
 from chanas.compiler.elf import rename_symbols
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.devices.target_files import describe_target
 from chanas.errors import TargetError
 from chanas.operators.memory import inner_bytes

@@ -9,7 +9,7 @@ import pytest
 
 from chanas.compiler.cases import plain_block_case
 from chanas.compiler.cpu.untuned import _epilogue, block_module
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.devices.timing import TimingSettings
 from chanas.errors import ScheduleError
 from chanas.measuring.fleet import WorkerPool

@@ -17,7 +17,8 @@ from chanas.compiler.cuda.graph import (
     operator_program,
 )
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
 from chanas.errors import ScheduleError
 from chanas.operators.steps import block_workloads, device_steps, device_workloads

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.devices.target_files import describe_target
 from chanas.errors import ScheduleError, TargetError
 from chanas.export.driver import build_calls

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chanas.compiler.backends import case_of, schedule_space
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget, in_batches
 from chanas.devices.cuda_runtime import CUDADevice, compiled_network
 from chanas.devices.driver import find_gpu

@@ -12,7 +12,7 @@ import pytest
 import chanas.models.calibration.blocks as module
 from chanas.compiler.cases import random_network
 from chanas.compiler.emulation import Parameters, emulated_logits
-from chanas.core.arch import BlockConfig, computing, with_conversions
+from chanas.core.blocks import BlockConfig, computing, with_conversions
 from chanas.errors import CheckpointError
 from chanas.models.calibration.blocks import calibrated_blocks
 from chanas.network.folding import GRIDS, SHIFT, quantise_operators

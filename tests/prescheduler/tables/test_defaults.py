@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import ChanasError, MeasureError

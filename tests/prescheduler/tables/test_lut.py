@@ -15,7 +15,7 @@ import pytest
 from fast_cases import fast
 
 from chanas.compiler.backends import schedule_space
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.task import Task
 from chanas.errors import LUTError, MeasureError

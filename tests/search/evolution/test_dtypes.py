@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from chanas.core.arch import Architecture, BlockConfig, SearchSpace
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import BlockTable, FloatArray, Genomes, decode, encode, plain, sample
 from chanas.core.latency import LatencyTable
 from chanas.search.evolution.constraints import Constraint

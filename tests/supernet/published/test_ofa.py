@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from chanas.core import genome
-from chanas.core.arch import Architecture, SearchSpace, make_divisible
+from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.blocks import make_divisible
 from chanas.errors import CheckpointError, ConfigError
 from chanas.supernet.published.ofa import SPACES, load_ofa
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from chanas.compiler.space import Point
 from chanas.core import genome
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import MIN_MEASURED, AdaptEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import HardwareTarget

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import FloatArray
 from chanas.core.latency import LatencyLUT
 from chanas.core.statistics import distances, matern

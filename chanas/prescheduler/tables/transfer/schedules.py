@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.space import Point
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.errors import LUTError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.genome import FloatArray
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chanas.core.arch import BlockConfig, SearchSpace
+from chanas.core.arch import SearchSpace
+from chanas.core.blocks import BlockConfig
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import tvm_version
 from chanas.operators.steps import block_workloads

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chanas.core.arch import BlockConfig
+from chanas.core.blocks import BlockConfig
 from chanas.core.effort import AdaptEffort
 from chanas.core.latency import LatencyLUT, LUTRow
 from chanas.core.target import HardwareTarget
