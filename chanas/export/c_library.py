@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
-from chanas.compiler.cpu.c_kernels import CallList, Place
+from chanas.compiler.cpu.c_kernels import CallList, Place, code_features
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.emulation import emulated_logits, has_int8
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
-from chanas.errors import CheckpointError
+from chanas.core.target import DTYPES, HardwareTarget, dtypes_of
+from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources
 from chanas.export.driver import build_calls, driver, write_weights
 from chanas.export.folders import (
@@ -26,13 +27,13 @@ from chanas.export.folders import (
     Sources,
     build_example,
     check_compilable,
-    check_dtypes,
     checked_name,
     described_processor,
     free_name,
     why_not_here,
     write_folder,
 )
+from chanas.export.instructions import code_flags
 from chanas.export.memory_plan import plan_memory
 from chanas.export.signature import Tensor, signature
 from chanas.export.trials import Check, RunExample, find_runner, largest_error, run_example, try_example
@@ -111,10 +112,20 @@ def _schedules(bundle: CoDesign, target: str | None) -> tuple[Schedules, Points]
     for own in bundle.targets:
         if CoDesign.load(bundle.path, own).target.fingerprint == described.fingerprint:
             return _own_schedules(bundle, own)
-    check_dtypes(described, target, bundle.architecture.dtypes)
+    _check_dtypes(described, bundle.architecture.dtypes)
     points = {block: tuple(default_points(block, described)) for block in dict.fromkeys(bundle.blocks)}
     order = tuple(points[block] for block in bundle.blocks)
     return Schedules(described, is_tuned=False, why_not=why_not_here(target)), order
+
+
+def _check_dtypes(described: HardwareTarget, dtypes: Collection[str]) -> None:
+    """Raises TargetError: a described processor lacks the instructions of a dtype."""
+    known = {DTYPES[dtype] for dtype in dtypes_of(code_flags(described, code_features(described)))}
+    if lacking := sorted(set(dtypes) - known):
+        raise TargetError(
+            f"the network has blocks in {', '.join(lacking)}, and there is no such code for {described.device}; export "
+            "it for a processor that has it, or search in float32 (without --dtypes)"
+        )
 
 
 def _own_schedules(bundle: CoDesign, name: str | None) -> tuple[Schedules, Points]:

@@ -15,9 +15,9 @@ from typing import Any
 import chanas
 from chanas.compiler.backends import backend_of
 from chanas.compiler.toolchains import CToolchain
-from chanas.core.target import DTYPES, HardwareTarget, dtypes_of, processor_dtypes
+from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
-from chanas.devices.host import HOST, load_target
+from chanas.devices.host import load_target
 from chanas.devices.target_files import describe_target, read_target_file
 from chanas.errors import ConfigError, TargetError
 from chanas.export import c_sources
@@ -214,17 +214,6 @@ def described_processor(name: str) -> HardwareTarget:
     if not backend_of(described).has_objects:
         raise TargetError(f"expected a processor, got target '{name}' ({described.device}): C code runs on processors")
     return described
-
-
-def check_dtypes(described: HardwareTarget, name: str, dtypes: Collection[str]) -> None:
-    """Raises TargetError: a described processor has no code in one of some dtypes."""
-    file = None if name == "cpu" else read_target_file(name)
-    known = processor_dtypes(HOST.processor()) if file is None else dtypes_of(getattr(file, "needs", ()))
-    if lacking := sorted(set(dtypes) - {DTYPES[dtype] for dtype in known}):
-        raise TargetError(
-            f"the network has blocks in {', '.join(lacking)}, and there is no such code for {described.device}; export it "
-            "for a processor that has it, or search in float32 (without --dtypes)"
-        )
 
 
 def why_not_here(name: str) -> str:

@@ -124,6 +124,11 @@ _BYTES = {
 }
 
 
+def code_flags(target: HardwareTarget, features: Collection[str]) -> list[str]:
+    """The flags of /proc/cpuinfo of which LLVM's features of a target are some."""
+    return flags_of(_family(target), features)
+
+
 def needed_flags(target: HardwareTarget, features: Collection[str], objects: Sequence[Path]) -> list[str]:
     """The flags of /proc/cpuinfo without which object code of a target may not run: those of LLVM's features that it
     was compiled for, without those that its bytes show not to be used."""
@@ -134,7 +139,7 @@ def needed_flags(target: HardwareTarget, features: Collection[str], objects: Seq
         pattern = re.compile(b"|".join(_BYTES[flag]), re.DOTALL)
         return any(pattern.search(content) for content in code)
 
-    needed = [flag for flag in flags_of(_family(target), features) if flag in known]
+    needed = [flag for flag in code_flags(target, features) if flag in known]
     return [flag for flag in needed if flag not in _BYTES or may_have(flag)]
 
 

@@ -341,7 +341,7 @@ def test_a_network_of_several_dtypes(tiny_space: SearchSpace, tmp_path: Path, co
         assert done.check.max_error < 2e-4
         assert done.schedules.is_tuned == (target is None)
     with pytest.raises(
-        TargetError, match="blocks in int8, and there is no such code for Raspberry Pi 4.*search in float32"
+        TargetError, match=r"blocks in int8, and there is no such code for Raspberry Pi 4.*search in float32"
     ):
         export(made, tmp_path / "pi", target="raspberry-pi-4")
     assert not (tmp_path / "pi").exists()
