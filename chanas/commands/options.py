@@ -115,7 +115,7 @@ def effort_of(context: typer.Context, kind: type[AnyEffort]) -> AnyEffort:
 
     names = {field.name for field in dataclasses.fields(kind)}
     asked = context.params
-    given = {name: value for name, value in asked.items() if name in names and _is_given(context, name)}
+    given = {name: value for name, value in asked.items() if name in names and is_given(context, name)}
     settings: dict[str, Any] = {}
     if (preset := asked.get("effort_name")) is not None:
         if preset not in PRESETS:
@@ -133,7 +133,8 @@ def effort_of(context: typer.Context, kind: type[AnyEffort]) -> AnyEffort:
     return effort
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
+def is_given(context: typer.Context, name: str) -> bool:
+    """True if an option is on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 

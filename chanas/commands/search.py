@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from chanas.commands import search_text
-from chanas.commands.options import RPC, Batch, Dtype, Key, MovedImages, Run, Seed, Shared, Target, Threads, usage_of
+from chanas.commands.options import (
+    RPC,
+    Batch,
+    Dtype,
+    Key,
+    MovedImages,
+    Run,
+    Seed,
+    Shared,
+    ShowConfig,
+    Target,
+    Threads,
+    is_given,
+    usage_of,
+)
 from chanas.commands.search_text import say, say_accuracies, say_bundle
 from chanas.core.task import Limits
 from chanas.core.units import parse_accuracy, parse_bytes, parse_count, parse_latency_s
@@ -19,13 +35,28 @@ from chanas.errors import ConfigError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from chanas.bundle.codesign import CoDesign
     from chanas.search.config import SearchConfig
     from chanas.workflows.searching.sources import AccuracyFile, AccuracySource
     from chanas.workflows.searching.targets import Latencies
 
 
+_SETTINGS = {
+    "rule": "rule",
+    "compare_rules": "compare_rules",
+    "covered_only": "covered_only",
+    "evaluations": "num_evaluations",
+    "predictor": "predictor",
+    "confidence": "confidence",
+    "dtypes": "dtypes",
+}
+"""Settings of a search by the options that they have."""
+
+
 def search(
+    context: typer.Context,
     latency: Annotated[
         list[str] | None,
         typer.Option(help="Latency budget, such as 2ms; or TARGET:BUDGET, such as cpu-2t:2ms, repeatable."),
@@ -78,6 +109,16 @@ def search(
     ] = None,
     space: Annotated[str | None, typer.Option(help="With --accuracy-table: space; the latency table's.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="With --accuracy-table: classes; the table's.")] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            dir_okay=False,
+            metavar="<path>",
+            help="YAML file with these settings and those of evaluations, evolution and proofs.",
+        ),
+    ] = None,
+    show_config: ShowConfig = False,
     name: Annotated[
         str | None, typer.Option(help="Name of the bundle, in RUN/bundles; by default the budget, such as 2ms.")
     ] = None,
@@ -86,6 +127,10 @@ def search(
     seed: Seed = 0,
 ) -> None:
     """Find the most accurate network inside the budget, prove it, and emit the bundle; or measure the Pareto front."""
+    config = _config_of(context, config_file)
+    if show_config:
+        typer.echo(settings_text(config), nl=False)
+        return
     goals = [
         option
         for option, is_given in (("--latency", latency), ("--accuracy", accuracy is not None), ("--pareto", pareto))
@@ -102,7 +147,6 @@ def search(
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
     limits = _limits(macs, params, peak_memory)
     from chanas import workflows
-    from chanas.search.config import SearchConfig
     from chanas.workflows.searching.sources import AccuracyFile
     from chanas.workflows.searching.targets import parse_latencies
 
@@ -113,12 +157,6 @@ def search(
         raise ConfigError(
             "--target, --threads, --dtype and --batch don't go with TARGET:BUDGET; name it there, as cpu-2t:2ms"
         )
-    settings: dict[str, Any] = {"rule": rule, "predictor": predictor, "num_evaluations": evaluations}
-    settings |= {"confidence": confidence, "dtypes": None if dtypes is None else dtypes.replace(" ", "").split(",")}
-    settings |= {"compare_rules": compare_rules, "covered_only": covered_only}
-    if evaluations is not None:
-        settings["initial_evaluations"] = min(36, evaluations)
-    config = SearchConfig.parse({k: v for k, v in settings.items() if v is not None})
     accuracies = None if accuracy_table is None else AccuracyFile(accuracy_table, space, num_classes)
     if images is not None:
         workflows.take_images(RunDirectory(run), images)
@@ -135,6 +173,44 @@ def search(
         request.front(points)
     else:
         request.bundle(latency_s)
+
+
+def _config_of(context: typer.Context, file: Path | None) -> SearchConfig:
+    """The settings of a search: options that are given, then those of a file, then the defaults.
+
+    Raises:
+        ConfigError: the file cannot be read, or a setting is unknown or out of range.
+    """
+    from chanas.files.yaml_files import read_mapping
+    from chanas.search.config import SearchConfig
+
+    settings: dict[str, Any] = {}
+    if file is not None:
+        settings = read_mapping(file, file, "file of settings", "settings such as num_evaluations", ConfigError)
+        SearchConfig.parse(settings)  # a fault of the file comes first
+    for option, name in _SETTINGS.items():
+        if is_given(context, option):
+            value = context.params[option]
+            settings[name] = value.replace(" ", "").split(",") if option == "dtypes" else value
+    if "num_evaluations" in settings and "initial_evaluations" not in settings:
+        settings["initial_evaluations"] = min(36, settings["num_evaluations"])
+    return SearchConfig.parse(settings)
+
+
+def settings_text(config: BaseModel) -> str:
+    """All settings as a YAML file, each with its meaning."""
+    from pydantic import BaseModel
+
+    lines = []
+    for name, value in config:
+        meaning = type(config).model_fields[name].description or ""
+        lines += textwrap.wrap(meaning, 96, initial_indent="# ", subsequent_indent="#   ")
+        if isinstance(value, BaseModel):
+            lines += [f"{name}:", textwrap.indent(settings_text(value).rstrip("\n"), "  ")]
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            lines.append(yaml.safe_dump({name: plain}, default_flow_style=False).rstrip("\n"))
+    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
