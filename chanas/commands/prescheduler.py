@@ -392,7 +392,10 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
     why += f", {num_known} with the best schedule of another device" if num_known else ""
     why += f", {num_taken} took over the schedule of a similar one" if num_taken else ""
     why += f", {num_untried} with a likely schedule that was not compared with others" if num_untried else ""
-    folder = saved.folder
+    folder, kind, draws = saved.folder, tuned.loaded.opened.origin["kind"], ", ".join(proof.draws)
+    error = f"{proof.relative_error:.1e} of an output's largest number, against {kind}; inputs: {draws}"
+    if tuned.calibration is not None:
+        error = f"{error}, where ranges are those of pictures: `int8` says more, and each operator is its emulation"
     if saved.told:
         typer.echo(f"earlier    {saved.told}")
     typer.echo(
@@ -402,8 +405,7 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
         f"drift      {tuned.tuned.drift}\n"
         f"latency    {format_latency(proof.seconds)} ± {format_latency(proof.spread_s)}, {tuned.usage.threads} "
         "thread(s)\n"
-        f"error      {proof.relative_error:.1e} of an output's largest number, against "
-        f"{tuned.loaded.opened.origin['kind']}; inputs: {', '.join(proof.draws)}\n"
+        f"error      {error}\n"
         f"memory     {weight_bytes(tuned.program) / 1e6:.1f} MB of weights, "
         f"{activation_bytes(tuned.program) / 1e6:.1f} MB of activations"
     )
