@@ -324,9 +324,11 @@ class LatencyLUT:
         """Raises LUTError: rows of blocks that are wanted are missing; says how many and which command fills them."""
         keys = [block.key for block in wanted if block.key not in self.rows]
         if keys:
+            dtype = self.header.target.dtype_name
+            which = "" if dtype == "f32" else f" --dtype {dtype}"
             raise LUTError(
                 f"the LUT of target '{self.header.target.name}' lacks {len(keys)} blocks of space '{space.name}' "
-                f"with {num_classes} classes (the first: {keys[0]}); run `chanas lut fill` to measure them, or "
+                f"with {num_classes} classes (the first: {keys[0]}); run `chanas lut fill{which}` to measure them, or "
                 "search only what is covered (`chanas search --covered-only`)"
             )
 
