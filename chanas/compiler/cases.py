@@ -221,19 +221,9 @@ def change_case(change: FormChange) -> ReferenceCase:
         grid = _random_grid(rng)
         packed = Blocks(change.before.lanes).pack(values)
         if change.after.dtype == INT8.dtype:
-            return ReferenceCase(
-                (packed, change.grid_numbers(grid)),
-                (),
-                grid.encode(packed),
-                tolerance=0.0,
-            )
+            return ReferenceCase((packed, change.grid_numbers(grid)), (), grid.encode(packed), tolerance=0.0)
         numbers = grid.encode(packed)
-        return ReferenceCase(
-            (numbers, change.grid_numbers(grid)),
-            (),
-            grid.decode(numbers),
-            tolerance=0.0,
-        )
+        return ReferenceCase((numbers, change.grid_numbers(grid)), (), grid.decode(numbers), tolerance=0.0)
     before, after = (precision_of(form.dtype) for form in (change.before, change.after))
     values = before.rounded(values)
     packed = Blocks(change.before.lanes).pack(values, before)

@@ -204,7 +204,8 @@ class LatencyTable:
         """The least seconds in each sub-space, float64[R, W], and an architecture that has them, int16[R, W, L].
 
         Exact without `weights`; with them the better of the smallest sum and the smallest weights, which are one
-        architecture wherever larger blocks are slower.
+        architecture wherever larger blocks are slower. Of blocks in several dtypes a trade of the two may be a little
+        less.
         """
         value, genomes = self.blocks.smallest()
         if self._weights is None:
