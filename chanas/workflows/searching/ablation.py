@@ -203,6 +203,11 @@ def repeated(run: RunDirectory, asked: Mapping[str, Any]) -> tuple[Usage, Limits
         name = TargetName.parse(stored["target"])
         if name.key:
             raise ConfigError(f"the search of {run.root} was on {name}, a device elsewhere; ablate measures here")
+        if dtypes := stored["config"].get("dtypes"):
+            raise ConfigError(
+                f"the search of {run.root} chose among dtypes ({', '.join(dtypes)}), and ablate compares schedules in "
+                "one; search again without --dtypes"
+            )
         limits = {c["name"]: c["limit"] for c in stored["constraints"]}
         had = {"target": name.device, "threads": name.threads, "dtype": name.dtype, "batch": name.batch}
         had |= {option: limits.get(constraint) for option, constraint in _LIMITS.items()}

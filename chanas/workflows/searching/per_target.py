@@ -19,7 +19,7 @@ from chanas.core.arch import Architecture
 from chanas.core.task import NO_LIMITS, Limits
 from chanas.core.units import format_latency
 from chanas.core.usage import THIS_MACHINE, Place
-from chanas.errors import ChanasError, CheckpointError, InfeasibleError, MeasureError, TargetError
+from chanas.errors import ChanasError, CheckpointError, ConfigError, InfeasibleError, MeasureError, TargetError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.files.scratch import scratch_folder
@@ -68,7 +68,8 @@ def search_per_target(
     Raises:
         StageOrderError: the supernet or a latency table is missing.
         TargetError: a target is unknown, or can't be measured here and `place.unproven` is not set.
-        ConfigError: a tracker is named, and no target with a key; or the name cannot be a folder's.
+        ConfigError: a tracker is named, and no target with a key; the name cannot be a folder's; or the settings have
+            several dtypes.
         InfeasibleError: no target's budget can be met.
     """
     from chanas.bundle.places import check_name
@@ -77,6 +78,10 @@ def search_per_target(
     if name is not None:
         check_name(name)
     config = config or SearchConfig()
+    if config.dtypes:
+        raise ConfigError(
+            "--dtypes goes with one network for all targets, not with --per-target; leave one of them out"
+        )
     check_remote(latency_s, replace(place, key=None))
     with contextlib.ExitStack() as stack:
         remote = None if place.rpc is None else stack.enter_context(contextlib.closing(RemoteTargets(place)))

@@ -183,6 +183,13 @@ def test_the_search_that_the_run_holds_is_repeated(searched: RunDirectory) -> No
     assert SearchConfig.parse(settings) == SearchConfig(rule="paper", covered_only=True)
 
 
+def test_a_search_among_dtypes_is_not_repeated(searched: RunDirectory) -> None:
+    config: dict[str, Any] = STORED["config"]  # type: ignore[assignment]
+    write_json(searched.search / "result.json", {**STORED, "config": {**config, "dtypes": ["f32", "int8"]}})
+    with pytest.raises(ConfigError, match=r"chose among dtypes \(f32, int8\), .* search again without --dtypes"):
+        repeated(searched, NOTHING)
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [

@@ -289,6 +289,12 @@ def test_what_was_cut_off_under_another_budget_or_has_lost_its_bundle_is_done_ag
     assert instant.timed
 
 
+def test_several_dtypes_are_for_one_network(prepared: RunDirectory, instant: InstantSource) -> None:
+    config = QUICK_SEARCH.model_copy(update={"dtypes": ("f32", "int8")})
+    with pytest.raises(ConfigError, match="--dtypes goes with one network for all targets, not with --per-target"):
+        searched(prepared, instant, config=config)
+
+
 def test_a_target_that_is_not_here_is_refused_with_the_ways_out(prepared: RunDirectory, instant: InstantSource) -> None:
     with pytest.raises(
         TargetError,
