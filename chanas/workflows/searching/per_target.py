@@ -79,9 +79,7 @@ def search_per_target(
         check_name(name)
     config = config or SearchConfig()
     if config.dtypes:
-        raise ConfigError(
-            "--dtypes goes with one network for all targets, not with --per-target; leave one of them out"
-        )
+        raise ConfigError("--dtypes goes with one network for all targets, not with --per-target; leave one out")
     check_remote(latency_s, replace(place, key=None))
     with contextlib.ExitStack() as stack:
         remote = None if place.rpc is None else stack.enter_context(contextlib.closing(RemoteTargets(place)))
