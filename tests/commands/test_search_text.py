@@ -22,7 +22,7 @@ def lines(batch: int = 1, **measured: float | None) -> list[str]:
         constraints={"latency_s": 3e-3},
         predicted={"latency_s": 2.5e-3, "top1": 0.9},
         measured=MEASURED | measured,
-        architecture=SimpleNamespace(key="r8-w1"),
+        architecture=SimpleNamespace(key="r8-w1", dtypes=()),
         has_weights=True,
         path=Path("bundle"),
         target=SimpleNamespace(batch=batch),
