@@ -14,14 +14,15 @@ Each search evaluates, learns, evolves and picks finalists as `chanas search` do
 Latencies are by the tables, with their calibrations. Accuracies of what is in int8 are of calibrated networks whose
 numbers are rounded as compiled ones round them; finalists are judged on holdout, and the winner's figures are of test.
 
-Figures: the mean top-1 on test over seeds, in points above that of `float32` at the same budget, with the half width of
-its interval (95 %, Student); and the smallest latency that each way can reach.
+Figures: the mean top-1 over seeds, on holdout and on test, in points above that of `float32` at the same budget, with
+the half width of its interval (95 %, Student); and the smallest latency that each way can reach.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -138,7 +139,7 @@ class Lab:
 
     def network(self, way: str, budget_s: float, seed: int) -> Row:
         """A way's network, or why there is none."""
-        row: Row = {"way": way, "budget_us": 1e6 * budget_s, "seed": seed}
+        row: Row = {"way": way, "budget_us": round(1e6 * budget_s, 6), "seed": seed}
         try:
             if way == "after":
                 found = self.quantised_after(budget_s, seed)
@@ -164,45 +165,38 @@ def interval(values: Sequence[float]) -> float:
 
 def figures_of(rows: Sequence[Row], budgets_us: Sequence[float], seeds: int) -> dict[str, Figure]:
     """Points above float32 at each budget, of the seeds for which both have a network."""
-    known = {(r["way"], r["budget_us"], r["seed"]): r["top1_test"] for r in rows if "top1_test" in r}
+    known = {(r["way"], r["budget_us"], r["seed"]): r for r in rows if "error" not in r}
     figures = {}
-    for budget_us in budgets_us:
-        for way in WAYS[1:]:
-            gains = [
-                100.0 * (known[way, budget_us, seed] - known["float32", budget_us, seed])
-                for seed in range(seeds)
-                if (way, budget_us, seed) in known and ("float32", budget_us, seed) in known
-            ]
-            name = f"{way}_{budget_us:g}us_points_over_float32"
-            figures[name] = Figure(float(np.mean(gains)) if gains else None)
-            figures[f"{name}_interval"] = Figure(interval(gains) if len(gains) > 1 else None)
+    for budget_us, way, split in itertools.product(budgets_us, WAYS[1:], ("holdout", "test")):
+        pairs = [[known.get((w, budget_us, seed)) for w in (way, "float32")] for seed in range(seeds)]
+        gains = [100.0 * (a[f"top1_{split}"] - b[f"top1_{split}"]) for a, b in pairs if a and b]
+        name = f"{way}_{budget_us:g}us_{split}_points_over_float32"
+        figures[name] = Figure(float(np.mean(gains)) if gains else None)
+        figures[f"{name}_interval"] = Figure(interval(gains) if len(gains) > 1 else None)
     return figures
 
 
 def draw(rows: Sequence[Row], budgets_us: Sequence[float], path: Path) -> None:
-    """Top-1 on test by budget, a line for each way, with intervals over seeds."""
+    """Top-1 on holdout and on test by budget, a line for each way, with intervals over seeds."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for way in WAYS:
-        at, means, widths = [], [], []
-        for budget_us in budgets_us:
-            found = [
-                100 * r["top1_test"]
-                for r in rows
-                if (r["way"], r["budget_us"]) == (way, budget_us) and "error" not in r
-            ]
-            if found:
-                at.append(budget_us)
-                means.append(np.mean(found))
-                widths.append(interval(found) if len(found) > 1 else 0.0)
-        axes.errorbar(at, means, widths, label=way, marker="o", capsize=3)
-    axes.set_xlabel("latency budget (us), by the tables")
-    axes.set_ylabel("top-1 on test (%)")
-    axes.legend()
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 4), sharey=True)
+    for axes, split in zip(panels, ("holdout", "test"), strict=True):
+        for way in WAYS:
+            at, means, widths = [], [], []
+            for budget_us in budgets_us:
+                of_budget = [r for r in rows if (r["way"], r["budget_us"]) == (way, budget_us) and "error" not in r]
+                if found := [100 * r[f"top1_{split}"] for r in of_budget]:
+                    at.append(budget_us)
+                    means.append(np.mean(found))
+                    widths.append(interval(found) if len(found) > 1 else 0.0)
+            axes.errorbar(at, means, widths, label=way, marker="o", capsize=3)
+        axes.set_xlabel("latency budget (us), by the tables")
+        axes.set_ylabel(f"top-1 on {split} (%)")
+    panels[0].legend()
     figure.tight_layout()
     figure.savefig(path)
 
