@@ -18,7 +18,7 @@ from chanas.report.ablation import ablation_section
 from chanas.report.cost import cost_rows
 from chanas.report.drawing import draw_architecture
 from chanas.report.pieces import document, figure, missing, paragraph, percent, seconds, table, tile
-from chanas.report.reading import RunData, at, dicts, read_run, real
+from chanas.report.reading import RunData, at, dicts, read_run, real, reals
 from chanas.report.svg import Figure
 from chanas.report.targets import targets_section
 
@@ -337,14 +337,11 @@ def _predictor(run: RunData) -> list[str]:
 def _dtype_losses(run: RunData) -> list[str]:
     """The costs of dtypes that the search has learnt, where blocks may be in several."""
     found = at(run.result, "losses")
-    if not isinstance(found, dict):
+    by_dtype = at(found, "costs_points") if isinstance(found, dict) else None
+    if not isinstance(by_dtype, dict):
         return []
     num, mean, error = at(found, "num_evaluations"), real(found, "mean_points"), real(found, "error_points")
-    largest = [
-        f"{max(map(float, costs)):.2f} points in {dtype}"
-        for dtype, costs in (at(found, "costs_points") or {}).items()
-        if costs
-    ]
+    largest = [f"{max(costs):.2f} points in {dtype}" for dtype in by_dtype if (costs := reals(by_dtype, dtype))]
     return [
         paragraph(
             f"In random dtypes {num} sub-networks lost {mean or 0.0:.2f} points on average. A block costs at most "

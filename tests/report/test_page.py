@@ -158,6 +158,17 @@ def test_each_block_has_its_schedule_in_words(make_run: Callable[..., RunDirecto
     assert "The schedules" not in build_report(run).read_text(encoding="utf-8")
 
 
+def test_it_tells_what_dtypes_cost(make_run: Callable[..., RunDirectory]) -> None:
+    run = make_run()
+    assert "random dtypes" not in read(run).text
+    path = run.search / "result.json"
+    losses = {"num_evaluations": 48, "mean_points": 0.31, "error_points": 0.22, "costs_points": {"<int8>": [0.0, 0.4]}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "losses": losses}))
+    told = " ".join(read(run).text.split())
+    assert "In random dtypes 48 sub-networks lost 0.31 points on average." in told
+    assert "A block costs at most 0.40 points in <int8>; the sum is 0.22 points off" in told
+
+
 def test_intervals_are_wilsons_and_saturation_is_told(make_run: Callable[..., RunDirectory]) -> None:
     page = build_report(make_run()).read_text(encoding="utf-8")
     assert "±" not in page
