@@ -23,7 +23,7 @@ from chanas.search.evolution.constraints import Constraint, violation
 Improve = Callable[[Genomes], Genomes]
 """The same architectures, in better dtypes."""
 _PRICES = np.geomspace(1 / 64, 64, 13)
-"""Of all of a network's seconds, over what the dtypes of all its blocks cost."""
+"""Prices of all of a network's seconds, over what the dtypes of all its blocks cost."""
 _LEAST_LOSS = 1e-6
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chanas.workflows.searching.sources import Prover
 
 _DTYPES = {"bfloat16": "  bf16", "int8": "  int8"}
-"""What people read after the name of a block in a network of several dtypes."""
+"""Words after the name of a block in a network of several dtypes."""
 logger = logging.getLogger(__name__)
 
 
