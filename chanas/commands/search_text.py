@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from chanas.bundle.benchmark import MODULE_ALONE
 from chanas.bundle.document import describe_slack
 from chanas.core.units import format_bytes, format_count, format_duration, format_latency
+from chanas.core.usage import TargetName
 from chanas.files.run import RunDirectory
 from chanas.workflows.searching.results import rule_regrets, saturation
 from chanas.workflows.searching.schedules import bundle_rows, schedule_lines
@@ -61,9 +63,9 @@ def then_and_now(bundle: CoDesign, rows: Sequence[BenchmarkRow]) -> Iterator[str
         )
 
 
-def bundle_lines(bundle: CoDesign, table_error: str | None = None, saturated: str = "") -> Iterator[str]:
-    """A bundle's architecture, budgets, latencies (with the error of the table that predicted them, where it is given)
-    and accuracies (with a sentence where they cannot tell networks apart)."""
+def bundle_lines(bundle: CoDesign, table_errors: Sequence[str] = (), saturated: str = "") -> Iterator[str]:
+    """A bundle's architecture, budgets, latencies (with the errors of the tables that predicted them, where given) and
+    accuracies (with a sentence where they cannot tell networks apart)."""
     measured, predicted = bundle.measured, bundle.predicted
     latency_s, batch = measured["latency_s"], bundle.target.batch
     of_all = f", {batch} images at once: {batch / latency_s:,.0f} images/s" if batch > 1 else ""
@@ -72,7 +74,7 @@ def bundle_lines(bundle: CoDesign, table_error: str | None = None, saturated: st
         ("", ", ".join(_sizes(bundle))),
         ("latency budget", format_latency(bundle.constraints["latency_s"])),
         ("latency predicted", f"{format_latency(predicted['latency_s'])} by the table"),
-        *([] if table_error is None else [("", table_error)]),
+        *(("", error) for error in table_errors),
         ("latency measured", f"{format_latency(latency_s)} (spread {format_latency(measured['spread_s'])}){of_all}"),
     ]
     if said := describe_slack(bundle.constraints["latency_s"], latency_s):
@@ -151,5 +153,9 @@ def say_bundle(bundle: CoDesign, run: RunDirectory) -> None:
     from chanas.workflows.stages import tables
 
     say(schedule_lines(bundle_rows(bundle)))
-    said = saturation(run.search / "result.json")
-    say(bundle_lines(bundle, tables.table_error(run, bundle.target.name), said))
+    errors, name = [tables.table_error(run, bundle.target.name)], TargetName.parse(bundle.target.name)
+    for table in bundle.part["hashes"]:
+        _, _, dtype = table.partition("lut-")
+        if dtype:
+            errors.append(f"in {dtype}: {tables.table_error(run, str(replace(name, dtype=dtype)))}")
+    say(bundle_lines(bundle, errors, saturation(run.search / "result.json")))

@@ -27,7 +27,7 @@ def lines(batch: int = 1, **measured: float | None) -> list[str]:
         path=Path("bundle"),
         target=SimpleNamespace(batch=batch),
     )
-    return list(bundle_lines(bundle, "not calibrated"))
+    return list(bundle_lines(bundle, ["not calibrated"]))
 
 
 @pytest.mark.parametrize(
