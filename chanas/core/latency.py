@@ -118,6 +118,11 @@ class CacheMisses:
         """float64[N] seconds of those."""
         return self.s_per_byte * self.missed_bytes(weight_bytes)
 
+    def seconds_in_rows(self, weight_bytes: FloatArray) -> FloatArray:
+        """float64[N] seconds of bytes that miss the cache in the rows of networks with `weight_bytes` float64[N]."""
+        share = float(np.clip(self.typical_bytes / self.knee_bytes - 1.0, 0.0, 1.0))
+        return self.s_per_byte * share * weight_bytes
+
 
 def missed_bytes(weight_bytes: FloatArray, knee_bytes: float, typical_bytes: float) -> FloatArray:
     """float64[N]: see `CacheMisses`."""

@@ -146,6 +146,14 @@ def test_the_term_for_the_cache_lowers_the_error_of_networks_left_out() -> None:
     assert errors[0] > 1.5 * errors[1]
 
 
+def test_misses_that_are_nearly_all_of_the_rows_are_none_of_a_cache() -> None:
+    design, weights, measured_s = networks_around_a_cache(0.25 * L2_BYTES, 3e-11)
+    assert best_fit(design, weights, measured_s, L2_BYTES).misses is not None
+    # the same networks, with rows of a tenth of their seconds: all else would be the cache
+    of_less = design * [1.0, 0.1, 1.0]
+    assert best_fit(of_less, weights, measured_s, L2_BYTES).misses is None
+
+
 def test_networks_that_no_cache_tells_apart_get_no_term_for_it() -> None:
     design, weights, measured_s = networks_around_a_cache(L2_BYTES, 0.0, noise=0.03)
     assert best_fit(design, weights, measured_s, L2_BYTES).misses is None
