@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.arch import NUM_FIXED, SearchSpace, SubSpace
 from chanas.core.blocks import BlockConfig
 from chanas.core.codec import fields_from_json, fields_to_json
 from chanas.core.genome import BlockTable, FloatArray, Genomes
@@ -320,7 +320,13 @@ class LatencyLUT:
             if not with_holes:
                 lut.check_holes(space, num_classes, wanted)
         fit = self.calibration
-        blocks = BlockTable(space, num_classes, self.corrected_s, 0.0 if fit is None else fit.start_s)
+        if (
+            space.dtypes
+        ):  # each table has seconds of its own that a network begins with: each block has its part of them
+            num_blocks = NUM_FIXED + space.num_stages * float(np.mean(space.depths))
+            blocks = BlockTable(space, num_classes, lambda b: self.corrected_s(b) + self._start_s(b) / num_blocks)
+        else:
+            blocks = BlockTable(space, num_classes, self.corrected_s, 0.0 if fit is None else fit.start_s)
         blocks.leave_out(left_out)
         if fit is None or fit.misses is None:
             return LatencyTable(blocks)
@@ -345,6 +351,11 @@ class LatencyLUT:
         if row is None:
             return math.nan
         return row.median_s if fit is None else fit.scale * row.median_s + fit.boundary_s
+
+    def _start_s(self, block: BlockConfig) -> float:
+        """Seconds that networks of a block's table begin with, but for blocks that convert."""
+        fit = self.of_block(block).calibration
+        return 0.0 if fit is None or block.converts else fit.start_s
 
     def weight_bytes(self, block: BlockConfig) -> float:
         """Bytes of a block's weights in its dtype."""
