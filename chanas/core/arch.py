@@ -150,6 +150,20 @@ class Architecture:
         )
         return cls(int(resolution[1:]), float(width[1:]), blocks, tuple(_FROM_LETTER[letter] for letter in dtypes))
 
+    @classmethod
+    def from_plain_key(cls, key: str) -> Architecture:
+        """The same of an architecture whose blocks are all in one dtype.
+
+        Raises:
+            ArchitectureError: `key` is not written like one, or names dtypes.
+        """
+        found = cls.from_key(key)
+        if found.dtypes:
+            raise ArchitectureError(
+                f"expected an architecture without dtypes of blocks, such as {found.plain.key}, got '{key}'"
+            )
+        return found
+
     def block_names(self) -> tuple[str, ...]:
         """Names of its `blocks` for people: `stem`, `first block`, `stage 1.1  k3 e6`, …, `head`, `classifier`; and
         `to int8`, `from int8` of those that convert."""

@@ -231,7 +231,7 @@ def _drawing(bundle: dict[str, Any]) -> Figure | None:
     """Draw the winner; None if the bundle does not hold an architecture of its space."""
     try:
         space = SearchSpace.from_json(bundle["space"])
-        architecture = Architecture.from_key(str(at(bundle, "architecture", "key")))
+        architecture = Architecture.from_key(str(at(bundle, "architecture", "key"))).plain
         names = at(bundle, "class_names")
         num_classes = len(names) if isinstance(names, list) and names else 1000
         return draw_architecture(architecture, space, num_classes)

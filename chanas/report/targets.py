@@ -51,7 +51,7 @@ def _space(run: RunData) -> SearchSpace | None:
 def _member(space: SearchSpace | None, key: Any) -> Architecture | None:
     """The architecture of a key, where it is one of the space."""
     try:
-        found = Architecture.from_key(str(key))
+        found = Architecture.from_key(str(key)).plain
     except ArchitectureError:
         return None
     return found if space is not None and space.contains(found) else None

@@ -116,7 +116,7 @@ def parse_request(text: str, space: SearchSpace, seed: int = 0) -> Request:
     if text.partition(":")[0] == "random":
         return Request(text, _draw(text, space, seed), is_random=True)
     try:
-        architecture = Architecture.from_key(text)
+        architecture = Architecture.from_plain_key(text)
     except ArchitectureError:
         raise ConfigError(
             f"expected largest, smallest, random:20 or an architecture key such as {space.smallest.key}, got '{text}'"

@@ -399,3 +399,12 @@ def test_a_missing_key_is_named(tiny_space: SearchSpace, field: str) -> None:
     del data[field]
     with pytest.raises(ConfigError, match=f"search space lacks {field}"):
         SearchSpace.from_json(data)
+
+
+def test_a_key_with_dtypes_is_refused_where_they_are_of_no_use() -> None:
+    plain = "r32-w1-k3e6.k5e3-k3e3-k5e6"
+    assert Architecture.from_plain_key(plain) == Architecture.from_key(plain)
+    with pytest.raises(
+        ArchitectureError, match=f"expected an architecture without dtypes of blocks, such as {plain}, "
+    ):
+        Architecture.from_plain_key(f"{plain}_ffiiiiff")

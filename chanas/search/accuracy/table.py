@@ -184,7 +184,7 @@ class _Columns:
         """
         if "architecture" in self.parts:
             try:
-                return Architecture.from_key(row.cells[self.parts["architecture"][0]])
+                return Architecture.from_plain_key(row.cells[self.parts["architecture"][0]])
             except ValueError as error:  # an ArchitectureError, or a number of thousands of digits
                 raise DataError(f"{path}, line {row.line}: {error}"[:400]) from None
         num_slots = space.num_stages * space.max_depth

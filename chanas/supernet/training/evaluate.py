@@ -214,7 +214,7 @@ def read_supernet(checkpoint: Checkpoint) -> Supernet:
     """
     header = checkpoint.header
     key = header.get("architecture")
-    only = None if key is None else Architecture.from_key(key)
+    only = None if key is None else Architecture.from_plain_key(key)
     supernet = Supernet(SearchSpace.from_json(header["space"]), header["num_classes"], only)
     load_weights(supernet, checkpoint.part("ema") or checkpoint.part("supernet"))
     return supernet.eval().requires_grad_(False)

@@ -239,7 +239,7 @@ def finetune(
         )
     space = stored[0]
     named = {"largest": space.largest, "smallest": space.smallest}
-    chosen = named[architecture] if architecture in named else Architecture.from_key(architecture)
+    chosen = named[architecture] if architecture in named else Architecture.from_plain_key(architecture)
     return train(run, chosen, recipe or DEFAULT, resume=resume, overwrite=overwrite, progress=progress)
 
 
