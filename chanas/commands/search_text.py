@@ -154,7 +154,7 @@ def say_bundle(bundle: CoDesign, run: RunDirectory) -> None:
 
     say(schedule_lines(bundle_rows(bundle)))
     errors, name = [tables.table_error(run, bundle.target.name)], TargetName.parse(bundle.target.name)
-    for table in bundle.part["hashes"]:
+    for table in bundle.part.get("hashes", {}):
         _, _, dtype = table.partition("lut-")
         if dtype:
             errors.append(f"in {dtype}: {tables.table_error(run, str(replace(name, dtype=dtype)))}")
