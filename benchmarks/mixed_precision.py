@@ -32,7 +32,6 @@ import numpy as np
 from common import Figure, finish, machine_kind, result_path
 from tqdm import tqdm
 
-from chanas.compiler.emulation import emulated_logits
 from chanas.core.arch import Architecture
 from chanas.core.genome import decode, encode
 from chanas.core.latency import LatencyLUT
@@ -88,11 +87,7 @@ class Lab:
         """Accuracy on a split, numbers rounded where blocks are in int8."""
         if not architecture.dtypes:
             return self.source.supernet.top1(architecture, split)
-        task = self.source.task
-        blocks = architecture.blocks(task.space, task.num_classes)
-        images, labels = self.source.supernet.images(split, architecture.resolution)
-        logits = emulated_logits(blocks, self.source._in_int8(architecture.plain), images)
-        return float((logits.argmax(1) == labels).mean())
+        return self.source.top1_rounded(architecture, split)
 
     def in_int8(self, architecture: Architecture) -> Architecture:
         num = sum(architecture.depths) + 4

@@ -154,9 +154,14 @@ def settings_text(effort: Effort) -> str:
 def _commented(settings: dict[str, Any], owner: object) -> Iterator[str]:
     meanings = meanings_of(type(owner))
     for name, value in settings.items():
-        text = yaml.safe_dump({name: list(value) if isinstance(value, tuple) else value}, default_flow_style=False)
-        yield from textwrap.wrap(meanings[name], 96, initial_indent="# ", subsequent_indent="#   ")
-        yield text.rstrip("\n")
+        yield from setting_lines(name, value, meanings[name])
+
+
+def setting_lines(name: str, value: Any, meaning: str) -> Iterator[str]:
+    """A setting of a YAML file, after what it means."""
+    text = yaml.safe_dump({name: list(value) if isinstance(value, tuple) else value}, default_flow_style=False)
+    yield from textwrap.wrap(meaning, 96, initial_indent="# ", subsequent_indent="#   ")
+    yield text.rstrip("\n")
 
 
 def meanings_of(kind: type) -> dict[str, str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from chanas.commands import search_text
 from chanas.commands.options import (
@@ -25,6 +24,7 @@ from chanas.commands.options import (
     Target,
     Threads,
     is_given,
+    setting_lines,
     usage_of,
 )
 from chanas.commands.search_text import say, say_accuracies, say_bundle
@@ -203,13 +203,10 @@ def settings_text(config: BaseModel) -> str:
 
     lines = []
     for name, value in config:
-        meaning = type(config).model_fields[name].description or ""
-        lines += textwrap.wrap(meaning, 96, initial_indent="# ", subsequent_indent="#   ")
         if isinstance(value, BaseModel):
             lines += [f"{name}:", textwrap.indent(settings_text(value).rstrip("\n"), "  ")]
         else:
-            plain = list(value) if isinstance(value, tuple) else value
-            lines.append(yaml.safe_dump({name: plain}, default_flow_style=False).rstrip("\n"))
+            lines += setting_lines(name, value, type(config).model_fields[name].description or "")
     return "\n".join(lines) + "\n"
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes, canonical
+from chanas.core.genome import FloatArray, GenomeLayout, Genomes, canonical, dtypes_in_order
 from chanas.core.latency import LatencyTable
 from chanas.search.evolution.constraints import Constraint, violation
 
 Improve = Callable[[Genomes], Genomes]
 """The same architectures, in better dtypes."""
-_PRICES = np.geomspace(1 / 64, 64, 13)
+_PRICES = np.array([0.0, *np.geomspace(1 / 64, 64, 13), np.inf])
 """Prices of all of a network's seconds, over what the dtypes of all its blocks cost."""
 _LEAST_LOSS = 1e-6
 
@@ -41,7 +41,7 @@ class DtypeChoice:
 
     def within(self, genomes: Genomes) -> Genomes:
         """int16[N, L]: the least loss inside the limits, of several prices; where none is inside, the fastest."""
-        rows = self._of_prices(genomes, np.array([0.0, *_PRICES, np.inf]))
+        rows = self._of_prices(genomes, _PRICES)
         flat = rows.reshape(-1, rows.shape[-1])
         shape = rows.shape[:2]
         excess = violation(self.constraints, flat).reshape(shape)
@@ -50,17 +50,13 @@ class DtypeChoice:
 
     def along(self, genomes: Genomes, rng: np.random.Generator) -> Genomes:
         """int16[N, L]: the best dtypes for a random price each."""
-        prices = np.array([0.0, *_PRICES, np.inf])
-        rows = self._of_prices(genomes, prices)
-        return rows[np.arange(len(rows)), rng.integers(len(prices), size=len(rows))]
+        rows = self._of_prices(genomes, _PRICES)
+        return rows[np.arange(len(rows)), rng.integers(len(_PRICES), size=len(rows))]
 
     def _loss(self, genomes: Genomes) -> FloatArray:
         """float64[N]: the sum of what dtypes cost."""
-        layout, num = GenomeLayout(self.space), self.losses.shape[1] - 4
-        slots, fixed = genomes[:, layout.dtypes], genomes[:, layout.fixed_dtypes]
-        of_slots = self.losses[:, 2 : 2 + num][np.maximum(slots, 0), np.arange(num)] * (slots >= 0)
-        of_fixed = self.losses[:, [0, 1, -2, -1]][fixed, np.arange(4)]
-        found: FloatArray = of_slots.sum(axis=1) + of_fixed.sum(axis=1)
+        each = self.losses[dtypes_in_order(self.space, genomes), np.arange(self.losses.shape[1])]
+        found: FloatArray = (each * self._used(genomes)).sum(axis=1)
         return found
 
     def _of_prices(self, genomes: Genomes, prices: FloatArray) -> Genomes:

@@ -322,14 +322,14 @@ class SupernetSource(AccuracySource):
         rounded = self.top1_rounded if self.num_images else None
         return replace(super().accuracies(), evaluate_rounded=rounded)
 
-    def top1_rounded(self, architecture: Architecture) -> float:
-        """Accuracy in [0, 1] on holdout of an architecture whose blocks are in several dtypes, numbers rounded as they
+    def top1_rounded(self, architecture: Architecture, split: str = "holdout") -> float:
+        """Accuracy in [0, 1] on a split of an architecture whose blocks are in several dtypes, numbers rounded as they
         are there. What those in int8 stand for is calibrated once for all dtypes of an architecture, as if all blocks
         were in it."""
         from chanas.compiler.emulation import emulated_logits
 
         blocks = architecture.blocks(self.task.space, self.task.num_classes)
-        images, labels = self.holdout(architecture.plain)
+        images, labels = self.supernet.images(split, architecture.resolution)
         logits = emulated_logits(blocks, self._in_int8(architecture.plain), images)
         return float((logits.argmax(1) == labels).mean())
 

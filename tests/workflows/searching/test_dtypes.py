@@ -19,7 +19,7 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, LUTError, StageOrderError
 from chanas.files.run import RunDirectory
-from chanas.files.writing import file_digest, write_json
+from chanas.files.writing import file_digest
 from chanas.network.folding import GRIDS
 from chanas.search.cosearch import SearchOutcome
 from chanas.search.proof import Finalist, Proposal
@@ -30,7 +30,7 @@ from chanas.workflows.searching.sources import Prover
 from chanas.workflows.searching.targets import hold_targets
 
 from ...compiler.workbench import HOST, in_dtypes, needs_int8, random_lut
-from .test_hand_over import CLASSES
+from .test_hand_over import CLASSES, write_task
 from .test_int8 import InInt8
 
 pytestmark = needs_int8
@@ -46,9 +46,7 @@ def int8_target() -> HardwareTarget:
 def run(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """With tables in both dtypes."""
     made = RunDirectory(tmp_path_factory.mktemp("dtypes") / "run")
-    task = {"space": tiny_space.to_json(), "num_classes": len(CLASSES), "seed": 11}
-    write_json(made.supernet / "checkpoint.json", task)
-    (made.supernet / "checkpoint.safetensors").write_bytes(b"")
+    write_task(made, tiny_space)
     blocks = tiny_space.all_blocks(len(CLASSES))
     random_lut(tiny_space, blocks, HOST).save(made.lut("cpu"))
     random_lut(tiny_space, [*blocks, *tiny_space.all_conversions("int8")], int8_target()).save(made.lut("cpu-int8"))

@@ -77,6 +77,12 @@ class OfRandomWeights(SupernetSource):
         return cast(SupernetEvaluator, Supernet(self.task.space))
 
 
+def write_task(run: RunDirectory, space: SearchSpace) -> None:
+    """What a run says of a supernet of these classes, without its weights."""
+    write_json(run.supernet / "checkpoint.json", {"space": space.to_json(), "num_classes": len(CLASSES), "seed": 11})
+    (run.supernet / "checkpoint.safetensors").write_bytes(b"")
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return RunDirectory(tmp_path_factory.mktemp("hand-over") / "run")
@@ -86,9 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def prover(tiny_space: SearchSpace, run: RunDirectory) -> Prover:
     """For this machine on one thread and on two."""
     two = load_target("cpu", 2)
-    task = {"space": tiny_space.to_json(), "num_classes": len(CLASSES), "seed": 11}
-    write_json(run.supernet / "checkpoint.json", task)
-    (run.supernet / "checkpoint.safetensors").write_bytes(b"")
+    write_task(run, tiny_space)
     blocks = tiny_space.all_blocks(len(CLASSES))
     luts = [random_lut(tiny_space, blocks, target, seed=i) for i, target in enumerate((HOST, two))]
     for lut in luts:

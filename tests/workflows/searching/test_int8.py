@@ -17,7 +17,6 @@ from chanas.commands.search_text import bundle_lines
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.errors import DataError
 from chanas.files.run import RunDirectory
-from chanas.files.writing import write_json
 from chanas.network.folding import GRIDS
 from chanas.operators.precision import Array
 from chanas.search.cosearch import SearchOutcome
@@ -28,7 +27,7 @@ from chanas.workflows.searching.hand_over import hand_over
 from chanas.workflows.searching.sources import Prover, SupernetSource
 
 from ...compiler.workbench import HOST, INT8, needs_int8, random_lut
-from .test_hand_over import CLASSES, Supernet
+from .test_hand_over import CLASSES, Supernet, write_task
 
 pytestmark = needs_int8
 
@@ -56,9 +55,7 @@ class InInt8(SupernetSource):
 @pytest.fixture(scope="module")
 def run(tiny_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     made = RunDirectory(tmp_path_factory.mktemp("int8") / "run")
-    task = {"space": tiny_space.to_json(), "num_classes": len(CLASSES), "seed": 11}
-    write_json(made.supernet / "checkpoint.json", task)
-    (made.supernet / "checkpoint.safetensors").write_bytes(b"")
+    write_task(made, tiny_space)
     return made
 
 
