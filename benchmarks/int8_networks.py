@@ -33,8 +33,6 @@ from contenders import Contender, ContenderError, time_in_turns
 from network_latency import Compared, print_table
 
 from chanas.core.effort import NetworkEffort
-from chanas.core.processor import host_processor
-from chanas.core.target import has_dots
 from chanas.core.usage import Usage
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
@@ -64,52 +62,11 @@ def tuned_folders(loaded: LoadedModel, run: Path, options: argparse.Namespace) -
     return found
 
 
-def quantised_by_onnxruntime(onnx: Path, inputs: Sequence[Sequence[Array]], out: Path) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # of a package without types
-        def __init__(self, name: str) -> None:
-            self._left = iter([{name: x[0]} for x in inputs])
-
-        def get_next(self) -> dict[str, Array] | None:
-            return next(self._left, None)
-
-    import onnx as format
-
-    name = format.load(onnx).graph.input[0].name
-    prepared = out.with_suffix(".prepared.onnx")
-    quant_pre_process(str(onnx), str(prepared), skip_symbolic_shape=True)
-    quantize_static(
-        str(prepared),
-        str(out),
-        Reader(name),
-        quant_format=QuantFormat.QDQ,
-        per_channel=True,
-        reduce_range=not has_dots(host_processor()),
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-    )
-
-
-def quantised_by_nncf(onnx: Path, inputs: Sequence[Sequence[Array]], out: Path) -> None:
-    import nncf
-    import openvino
-
-    made = nncf.quantize(
-        openvino.Core().read_model(onnx),
-        nncf.Dataset([x[0] for x in inputs]),
-        preset=nncf.QuantizationPreset.MIXED,
-        subset_size=len(inputs),
-    )
-    openvino.save_model(made, out)
-
-
 def other_files(
     loaded: LoadedModel, inputs: Sequence[Sequence[Array]], run: Path, notes: dict[str, str]
 ) -> dict[str, Path]:
     """Files of the other contenders, made now unless they are there."""
-    from chanas.workflows.models.contenders import Subject, onnx_file
+    from chanas.workflows.models.contenders import Subject, onnx_file, quantised_by_nncf, quantised_by_onnxruntime
 
     opened = loaded.opened
     is_file = opened.origin["kind"] == "onnx"

@@ -80,7 +80,8 @@ class QuantisedNetwork:
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
             self.constants,
         )
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+        imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        made = helper.make_model(graph, opset_imports=imports, ir_version=10)
         onnx.save(onnx.shape_inference.infer_shapes(made), path)
         return path
 
@@ -109,4 +110,52 @@ def save_gated(path: Path, dtype: str = "uint8", most: int = 60) -> Path:
     weight = net.weights("classes_weight", (5, 24))
     x = net.add("Gemm", [x, weight, net.bias(weight, 0.01)], "classes", transB=1)
     net.rounded(x, 0.01, 128, "y")
+    return net.save(path, (1, 3, SIZE, SIZE), ["y"])
+
+
+def save_pooled(path: Path, *, of_operators: bool) -> Path:
+    """A residual around a convolution, between pools, and a classifier: with roundings between operators on floats, or
+    the same of operators on whole numbers, as ONNX Runtime's `QuantFormat.QOperator` writes it."""
+    net = QuantisedNetwork()
+    grids = {"x": (0.04, 128), "first": (0.03, 0), "second": (0.02, 128), "sum": (0.04, 100), "mean": (0.02, 128)}
+    first = {"pads": [1, 1, 1, 1], "strides": [2, 2]}
+    pool = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
+    if not of_operators:
+        x = net.rounded("x", *grids["x"])
+        x = net.rounded(net.conv(x, 0.04, (16, 3, 3, 3), "first", **first), *grids["first"])
+        x = net.rounded(net.add("MaxPool", [x], "pooled", **pool), *grids["first"])
+        inner = net.rounded(net.conv(x, 0.03, (16, 16, 1, 1), "second"), *grids["second"])
+        x = net.rounded(net.add("Add", [inner, x], "sum"), *grids["sum"])
+        x = net.rounded(net.add("GlobalAveragePool", [x], "mean"), *grids["mean"])
+        x = net.rounded(net.add("Flatten", [x], "flat"), *grids["mean"])
+        weight = net.weights("classes_weight", (5, 16))
+        net.rounded(net.add("Gemm", [x, weight, net.bias(weight, 0.02)], "classes", transB=1), 0.01, 128, "y")
+        return net.save(path, (1, 3, SIZE, SIZE), ["y"])
+
+    def grid(step: float, zero: int) -> list[str]:
+        return [net.constant(step), net.constant(zero, "uint8")]
+
+    def weights(name: str, shape: Sequence[int], step: float) -> list[str]:
+        """The whole weights of a layer with their steps and zeros, and its whole bias."""
+        net.bias(net.weights(name, shape), step)
+        *_, whole, steps, zeros, bias, _, _ = (tensor.name for tensor in net.constants)
+        net.nodes = [node for node in net.nodes if not node.output[0].startswith(name)]
+        return [whole, steps, zeros, bias]
+
+    def own(op: str, reads: Sequence[str], name: str, **attributes: Any) -> str:
+        return net.add(op, reads, name, domain="com.microsoft", **attributes)
+
+    x = net.add("QuantizeLinear", ["x", *grid(*grids["x"])], "x_whole")
+    *weight, bias = weights("first_weight", (16, 3, 3, 3), 0.04)
+    reads = [x, *grid(*grids["x"]), *weight, *grid(*grids["first"]), bias]
+    x = net.add("QLinearConv", reads, "first", **first)
+    x = net.add("MaxPool", [x], "pooled", **pool)
+    *weight, bias = weights("second_weight", (16, 16, 1, 1), 0.03)
+    inner = net.add("QLinearConv", [x, *grid(*grids["first"]), *weight, *grid(*grids["second"]), bias], "second")
+    x = own("QLinearAdd", [inner, *grid(*grids["second"]), x, *grid(*grids["first"]), *grid(*grids["sum"])], "sum")
+    x = own("QLinearGlobalAveragePool", [x, *grid(*grids["sum"]), *grid(*grids["mean"])], "mean", channels_last=0)
+    x = net.add("Flatten", [x], "flat")
+    *weight, bias = weights("classes_weight", (5, 16), 0.02)
+    x = own("QGemm", [x, *grid(*grids["mean"]), *weight, bias, *grid(0.01, 128)], "classes", transB=1)
+    net.add("DequantizeLinear", [x, *grid(0.01, 128)], "y")
     return net.save(path, (1, 3, SIZE, SIZE), ["y"])

@@ -124,6 +124,11 @@ class CoDesign:
         return self.architecture.blocks(self.space, len(self.class_names))
 
     @property
+    def dtypes(self) -> frozenset[str]:
+        """Those that its blocks are in."""
+        return frozenset(block.dtype or self.target.dtype for block in self.blocks)
+
+    @property
     def constraints(self) -> dict[str, Any]:
         """Limits that were searched under: of every target, and `latency_s` of this one."""
         return self._figures("constraints")

@@ -138,8 +138,9 @@ def _facts(name: str, target: HardwareTarget) -> Iterator[tuple[str, object]]:
             yield "instruction sets", ", ".join(scheduling_flags(processor)) or "none that schedules depend on"
             yield "compiled for", processor.compiled_for
             yield "dtypes", ", ".join(processor_dtypes(processor))
-            if has_matrices(processor, "bf16") and HOST.matrices():
-                yield "matrix registers", "of AMX, for bf16"
+            in_matrices = [dtype for dtype in processor_dtypes(processor) if has_matrices(processor, dtype)]
+            if in_matrices and HOST.matrices():
+                yield "matrix registers", f"of AMX, for {', '.join(in_matrices)}"
         elif target.mcpu:
             yield "compiled for", f"{target.compiled_for}, {target.mtriple}"
         yield "vector", f"{target.vector_lanes} float32, {target.num_vector_registers} registers"

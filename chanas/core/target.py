@@ -32,6 +32,7 @@ _OMITTED = ("mcpu", "mtriple", "mattr", "gpu", "batch", "has_matrices", "has_dot
 # Flags by which processors of one model are told apart: what schedules may depend on.
 _X86_SCHEDULING_FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16")
 _NEWER_X86_FLAGS = ("avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_ARM_DOTS = ("asimddp", "i8mm")
 _ARM_SCHEDULING_FLAGS = ("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2")
 _SCHEDULING_FLAGS = (*_X86_SCHEDULING_FLAGS, *_NEWER_X86_FLAGS, *_ARM_SCHEDULING_FLAGS)
 
@@ -194,19 +195,23 @@ def processor_dtypes(processor: Processor) -> tuple[str, ...]:
 
 def dtypes_of(flags: Collection[str]) -> tuple[str, ...]:
     """The dtypes that code for processors with such flags can be in. bf16 needs AVX512_BF16: its kernels use 512-bit
-    vectors of it. int8 needs AVX2."""
-    has = {"f32": True, "bf16": "avx512_bf16" in flags, "int8": "avx2" in flags}
+    vectors of it. int8 needs AVX2, or ARM's dot products."""
+    has = {"f32": True, "bf16": "avx512_bf16" in flags, "int8": not {"avx2", *_ARM_DOTS}.isdisjoint(flags)}
     return tuple(dtype for dtype, is_there in has.items() if is_there)
 
 
 def has_dots(processor: Processor) -> bool:
     """True if a processor adds up four products of bytes by one instruction in its longest vectors."""
-    return ("avx512_vnni" if "avx512f" in processor.used_flags else "avx_vnni") in processor.used_flags
+    flags = processor.used_flags
+    return not {"avx512_vnni" if "avx512f" in flags else "avx_vnni", *_ARM_DOTS}.isdisjoint(flags)
+
+
+_IN_MATRICES = {"bf16": "amx_bf16", "int8": "amx_int8"}
 
 
 def has_matrices(processor: Processor, dtype: str) -> bool:
-    """True if a processor has matrix registers that take a dtype, `bf16` that is."""
-    return dtype == "bf16" and {"amx_tile", "amx_bf16"} <= set(processor.used_flags)
+    """True if a processor has matrix registers that take a dtype, `bf16` or `int8`."""
+    return {"amx_tile", _IN_MATRICES.get(dtype)} <= set(processor.used_flags)
 
 
 def gpu_target(name: str, device: str, gpu: GPUFeatures, l2_bytes: int) -> HardwareTarget:

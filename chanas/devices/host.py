@@ -179,7 +179,7 @@ def load_target(
         return target
     processor = machine.processor()
     if dtype not in processor_dtypes(processor):
-        needed = {"bf16": "AVX512_BF16", "int8": "AVX2"}[dtype]
+        needed = {"bf16": "AVX512_BF16", "int8": "AVX2 or ARM's dot products"}[dtype]
         raise TargetError(f"dtype {dtype} needs a processor with {needed}, got {target.device}; use --dtype f32")
     return dataclasses.replace(
         target,

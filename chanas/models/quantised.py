@@ -40,6 +40,8 @@ _PASSING_ON = (
     *("pad", "max_pool2d", "avg_pool2d", "mean", "max", "multiply"),
 )
 """Operators that give no negative number where they read none."""
+_MOVES = ("reshape", "permute_dims", "max_pool2d")
+"""Operators of one input that give some of the numbers which they read."""
 _MOST, _SIX = 255, 6.0
 
 
@@ -126,11 +128,13 @@ def lower_quantised(found: QuantisedGraph, own: HardwareTarget, device: Hardware
 # ---- roundings of a graph --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Rounding:
-    """A value, the grid that a node rounds it to, and the name of its whole numbers."""
+    """A value, the grid that a node rounds it to, and the name of its whole numbers; moves are what they went through
+    since, which floats may go through before as well."""
 
     value: int
     grid: Grid
     name: str
+    moves: tuple[Node, ...]
 
 
 class _Roundings:
@@ -178,18 +182,30 @@ class _Roundings:
     def _instead(self, node: Node, rounding: _Rounding, is_output: bool) -> Node | Read:
         """The value that a rounding stands on, or an activation of it, in place of the last node; or that node."""
         read, grid = rounding.value, rounding.grid
-        before, shape = self.new.node_of(read), self.new.shape_of(read)
+        shape = self.new.shape_of(read)
         is_picture = read not in self.behind and len(shape) == 4 and shape[1] <= MAX_IMAGE_CHANNELS
         if is_output or is_picture:
             self.kept.add(rounding.name)
             self.grids[node.name] = grid
             return node
-        if grid.zero == 0 and before is not None and read not in self.activated:
+        found = self._on_grid(read, grid, node.name)
+        if found is None:
+            return node
+        for move in rounding.moves:
+            read = self._added(found) if isinstance(found, Node) else found
+            found = dataclasses.replace(move, reads=(read,), dtype=node.dtype, name=f"{move.name} of floats")
+            self.grids[found.name] = grid
+        return found
+
+    def _on_grid(self, value: int, grid: Grid, name: str) -> Node | int | None:
+        """The value, or an activation of it of the given name, that has a grid now; None where it has another one."""
+        before = self.new.node_of(value)
+        if grid.zero == 0 and before is not None and value not in self.activated:
             high = _SIX if _MOST * grid.step <= _SIX + grid.step / 2 else None
-            self.grids[node.name] = grid
-            return Node("clip", (read,), node.shape, node.dtype, {"low": 0.0, "high": high}, node.name)
-        name = self.new.inputs[read].name if before is None else before.name
-        return read if self.grids.setdefault(name, grid) == grid else node
+            self.grids[name] = grid
+            return Node("clip", (value,), self.new.shape_of(value), "float32", {"low": 0.0, "high": high}, name)
+        own = self.new.inputs[value].name if before is None else before.name
+        return value if self.grids.setdefault(own, grid) == grid else None
 
 
 def _with_names(graph: Graph) -> Graph:
@@ -211,11 +227,15 @@ def _rounding(node: Node, graph: Values) -> _Rounding | None:
     zero, source = _shifted("subtract", node.reads[0], graph)
     cast = graph.node_of(source)
     number = None if cast is None or cast.op != "astype" or cast.dtype != "float32" else graph.node_of(cast.reads[0])
+    moves: list[Node] = []
+    while number is not None and number.op in _MOVES:
+        moves.insert(0, number)
+        number = graph.node_of(number.reads[0])
     rounded = None if number is None else _rounded(number, graph)
     if number is None or number.dtype not in _SHIFTS or rounded is None or zero is None or rounded[1:] != (step, zero):
         return None
     grid = Grid(step, int(zero) + _SHIFTS[number.dtype])
-    return _Rounding(rounded[0], grid, number.name) if isinstance(rounded[0], int) else None
+    return _Rounding(rounded[0], grid, number.name, tuple(moves)) if isinstance(rounded[0], int) else None
 
 
 def _rounded(node: Node, graph: Values) -> tuple[Read, float | None, float | None] | None:

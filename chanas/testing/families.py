@@ -47,9 +47,8 @@ def runs_here(target: HardwareTarget) -> bool:
     if target.gpu is not None or target.dtype == "float32":
         return True
     try:
-        if target.dtype == "int8":
-            return load_target("cpu", 1, "int8").has_dots or not target.has_dots
-        return load_target("cpu", 1, "bf16").has_matrices or not target.has_matrices
+        own = load_target("cpu", 1, target.dtype_name)
+        return (own.has_dots or not target.has_dots) and (own.has_matrices or not target.has_matrices)
     except TargetError:
         return False
 

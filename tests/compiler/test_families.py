@@ -34,6 +34,7 @@ from .cuda_cases import GPU, IN_HALVES, IN_TF32, WORKLOADS
 from .workbench import (
     BF16,
     INT8,
+    INT8_MATRICES,
     MATRICES,
     NEON,
     OPERATORS,
@@ -67,6 +68,7 @@ OF_GPUS = {w.op: w for w in reversed(WORKLOADS)}
 ROWS: list[Case] = [
     *((replace(OF_CPUS[op], dtype=dtype), CPUS[dtype]) for op, dtype in CPU_FAMILIES),
     (replace(OF_CPUS["pointwise"], dtype="bfloat16"), MATRICES),
+    (replace(OF_CPUS["pointwise"], dtype="int8"), INT8_MATRICES),
     *((replace(OF_GPUS[op], dtype=dtype), GPUS[dtype]) for op, dtype in GPU_FAMILIES),
 ]
 
@@ -78,11 +80,11 @@ def named(case: Case) -> str:
 
 
 def each(cases: Iterable[Case], *, is_run: bool = False) -> pytest.MarkDecorator:
-    """A test of each case; what is run in bfloat16 needs a processor that has it."""
+    """A test of each case; what is run in bfloat16 or int8 needs a processor that has it."""
     marked = []
     for case in cases:
-        needed = needs_matrices if case[1].has_matrices else needs_bfloat16
-        needed = needs_int8 if case[1].dtype == "int8" else needed
+        needed = needs_int8 if case[1].dtype == "int8" else needs_bfloat16
+        needed = needs_matrices if case[1].has_matrices else needed
         marks = [needed] if is_run and case[1].dtype in ("bfloat16", "int8") else []
         marked.append(pytest.param(case, id=named(case), marks=marks))
     return pytest.mark.parametrize("case", marked)
@@ -263,6 +265,7 @@ ODD_SHAPES: list[Case] = [
     *((replace(w, dtype="int8"), INT8) for w in EDGES_IN_INT8 if w.outputs_per_group == 1 or w.op != "depthwise"),
     *((replace(w, dtype="bfloat16"), BF16) for w in EDGES_IN_BFLOAT16),
     *((replace(w, dtype="bfloat16"), MATRICES) for w in EDGES_IN_MATRICES),
+    *((replace(w, dtype="int8"), INT8_MATRICES) for w in EDGES_IN_MATRICES),
     *((w, GPU) for w in WORKLOADS),
     *((w, HALVES) for w in IN_HALVES),
     *((w, TF32) for w in IN_TF32),

@@ -110,13 +110,15 @@ DEVICES["neon"] = NEON
 BF16 = dataclasses.replace(device(), name="cpu-bf16", dtype="bfloat16")
 MATRICES = dataclasses.replace(BF16, name="cpu-bf16", has_matrices=True)
 """The same with matrix registers."""
-
-
 INT8 = dataclasses.replace(device(), name="cpu-int8", dtype="int8")
 """The same in whole numbers, without an instruction for four products: what every processor with AVX2 runs."""
+INT8_MATRICES = dataclasses.replace(INT8, has_matrices=True)
+"""The same with matrix registers."""
 needs_bfloat16 = pytest.mark.skipif(not runs_here(BF16), reason="this processor lacks AVX512_BF16")
 needs_int8 = pytest.mark.skipif(not runs_here(INT8), reason="this processor lacks AVX2")
-needs_matrices = pytest.mark.skipif(not runs_here(MATRICES), reason="this processor lacks AMX")
+needs_matrices = pytest.mark.skipif(
+    not (runs_here(MATRICES) and runs_here(INT8_MATRICES)), reason="this processor lacks AMX"
+)
 
 
 # ---- random operators and points ------------------------------------------------------------------------------------

@@ -15,10 +15,12 @@ import pytest
 from chanas.core.gpu import GPUFeatures
 from chanas.core.processor import host_processor, parse_cpuinfo
 from chanas.core.target import (
+    DTYPES,
     LAYOUTS,
     HardwareTarget,
     differences,
     has_dots,
+    has_matrices,
     in_batches,
     in_blocks,
     in_dtype,
@@ -314,7 +316,9 @@ def test_the_compiler_is_told_what_a_target_names() -> None:
         ("virtual-xeon", ("f32", "bf16", "int8")),
         ("cooper-lake", ("f32", "bf16", "int8")),
         ("zen3", ("f32", "int8")),
-        ("neoverse-v1", ("f32",)),
+        ("cortex-a72", ("f32",)),
+        ("neoverse-n1", ("f32", "int8")),
+        ("neoverse-v1", ("f32", "int8")),
     ],
 )
 def test_a_dtype_is_offered_where_the_compiler_has_instructions_for_it(name: str, dtypes: tuple[str, ...]) -> None:
@@ -323,9 +327,27 @@ def test_a_dtype_is_offered_where_the_compiler_has_instructions_for_it(name: str
     assert ("+avx512bf16" in processor.mattr or processor.mcpu == "sapphirerapids") == ("bf16" in dtypes)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("virtual-xeon", True), ("cooper-lake", True), ("zen3", False)])
-def test_products_of_four_bytes_are_one_instruction_where_there_is_vnni(name: str, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("virtual-xeon", True),
+        ("cooper-lake", True),
+        ("zen3", False),
+        ("cortex-a72", False),
+        ("neoverse-n1", True),
+        ("neoverse-v1", True),
+    ],
+)
+def test_products_of_four_bytes_are_one_instruction_where_there_is_one(name: str, expected: bool) -> None:
     assert has_dots(parse_cpuinfo(CPUINFO[name])) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes"), [("virtual-xeon", ["bf16", "int8"]), ("cooper-lake", []), ("zen5", []), ("neoverse-v1", [])]
+)
+def test_matrix_registers_take_the_dtypes_that_the_flags_say(name: str, dtypes: list[str]) -> None:
+    processor = parse_cpuinfo(CPUINFO[name])
+    assert [dtype for dtype in DTYPES if has_matrices(processor, dtype)] == dtypes
 
 
 def test_a_device_in_another_layout_has_other_vectors_and_a_fingerprint_of_its_own() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quantised_networks import SIZE, QuantisedNetwork, save_gated
+from quantised_networks import SIZE, QuantisedNetwork, save_gated, save_pooled
 
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
@@ -203,3 +203,19 @@ def test_maps_in_nhwc_have_their_grids_too(tmp_path: Path) -> None:
     found = program_of(net.save(tmp_path / "net.onnx", (1, SIZE, SIZE, 3), [x]))
     assert len(found.able) == len(found.program.tuned) == 3
     assert [o.choices[0].epilogue for o in found.program.tuned] == ["relu"] * 3
+
+
+def test_operators_on_whole_numbers_are_those_between_roundings(tmp_path: Path) -> None:
+    of_floats, of_numbers = (
+        program_of(save_pooled(tmp_path / f"{of_operators}.onnx", of_operators=of_operators))
+        for of_operators in (False, True)
+    )
+    assert list(keys(of_numbers).values()) == list(keys(of_floats).values())
+    assert len(of_numbers.able) == len(of_floats.able) == len(of_floats.program.tuned)
+    assert of_numbers.rounded == of_floats.rounded == ()
+    grids = [[found.program.grids.get(n) for n in found.program.tuned_numbers()] for found in (of_floats, of_numbers)]
+    assert grids[0] == grids[1]
+    for number, (weight, steps) in of_floats.program.weights.items():
+        same = of_numbers.program.weights[number]
+        np.testing.assert_array_equal(weight, same[0])
+        np.testing.assert_array_equal(steps, same[1])

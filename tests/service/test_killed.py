@@ -92,7 +92,7 @@ def test_a_runner_that_is_killed_three_times(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_service_that_is_killed_a_hundred_times(tmp_path: Path) -> None:
+def test_a_service_that_is_killed_again_and_again(tmp_path: Path) -> None:
     data, rng = DataFolder(tmp_path / "data"), random.Random(1)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -117,7 +117,7 @@ def test_a_service_that_is_killed_a_hundred_times(tmp_path: Path) -> None:
     submitting = threading.Thread(target=submit_all)
     submitting.start()
     try:
-        for _ in range(100):
+        for _ in range(40):
             with process(str(data.root), port) as started:
                 if rng.random() < 0.7:  # else while it starts, mostly
                     assert started.stderr is not None
@@ -126,7 +126,7 @@ def test_a_service_that_is_killed_a_hundred_times(tmp_path: Path) -> None:
     finally:
         is_over.set()
         submitting.join()
-    assert len(acknowledged) > 50
+    assert len(acknowledged) > 20
     with process(str(data.root), port):
         is_over.clear()
         submit_one(len(acknowledged))  # it may be there, though nobody was told

@@ -5,8 +5,9 @@
 
 a₀ … a₃ are neighbours in a buffer of uint8, the same for all lanes; w is a word of four int8, a float32 that holds no
 number. The operations stay calls until the last pass, like those of bfloat16 (`arithmetic`); what they call is written
-for the target: one instruction for a dot product where the processor has it (VNNI), else sums of two products in 16
-bits (`vpmaddubsw`), in which the weights are so small that none is cut off (`chanas.operators.quantised`).
+for the target: one instruction for a dot product where the processor has it (VNNI, ARM's i8mm), one of numbers with a
+sign where it has that alone (ARM's dotprod), else sums of two products in 16 bits (`vpmaddubsw`), in which the weights
+are so small that none is cut off (`chanas.operators.quantised`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
+from tvm.target import codegen
 
 from chanas.compiler.expressions import Intrinsic
 from chanas.core.target import HardwareTarget
@@ -63,10 +65,15 @@ byte = Intrinsic("tirx.chanas_byte", {"llvm": _lower_byte}, "uint8")
 def byte_instructions(target: HardwareTarget) -> str:
     """LLVM's text of the operations on a target's vectors."""
     lanes = target.vector_lanes
-    dot, declared = (_dot_by_instruction if target.has_dots else _dot_by_pairs)(lanes)
+    features = {str(feature) for feature in codegen.llvm_get_cpu_features(target.tvm_target())}
+    if "neon" in features:
+        dot, declared = (_dot_by_usdot if "i8mm" in features else _dot_by_sdot)()
+        in_bytes = _NEON_BYTES
+    else:
+        dot, declared = (_dot_by_instruction if target.has_dots else _dot_by_pairs)(lanes)
+        in_bytes = _bytes_of(lanes) if lanes in _NAMES else ""
     signature = f"@chanas_dot_{lanes}(<{lanes} x i32> %sum, <{lanes} x i32> %a, <{lanes} x i32> %b)"
-    text = _function(f"<{lanes} x i32> {signature}", dot) + "".join(f"declare {line}\n" for line in declared)
-    return text + (_bytes_of(lanes) if lanes in _NAMES else "")
+    return _function(f"<{lanes} x i32> {signature}", dot) + "".join(f"declare {line}\n" for line in declared) + in_bytes
 
 
 def _function(signature: str, lines: Iterable[str]) -> str:
@@ -88,6 +95,37 @@ def _dot_by_instruction(lanes: int) -> tuple[list[str], list[str]]:
         f"ret {words} %r",
     ]
     return lines, [f"{words} {name}({words}, {in_bytes}, {in_bytes})"]
+
+
+_NEON_DOT = "@llvm.aarch64.neon.{}.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)"
+_NEON_OPERANDS = ["%x = bitcast <4 x i32> %a to <16 x i8>", "%y = bitcast <4 x i32> %b to <16 x i8>"]
+
+
+def _neon_dot(instruction: str, result: str, total: str, x: str, y: str) -> str:
+    name = _NEON_DOT.partition("(")[0].format(instruction)
+    return f"{result} = call <4 x i32> {name}(<4 x i32> {total}, <16 x i8> {x}, <16 x i8> {y})"
+
+
+def _dot_by_usdot() -> tuple[list[str], list[str]]:
+    """ARM's i8mm: numbers without a sign times numbers that have one."""
+    lines = [*_NEON_OPERANDS, _neon_dot("usdot", "%r", "%sum", "%x", "%y"), "ret <4 x i32> %r"]
+    return lines, [f"<4 x i32> {_NEON_DOT.format('usdot')}"]
+
+
+def _dot_by_sdot() -> tuple[list[str], list[str]]:
+    """ARM's dotprod, of numbers that have a sign: a is 128 less, and 128 times the weights is added, twice 64 times.
+    What is added depends on the weights alone, so that the pixels of a tile share it."""
+    less, times = (f"<{', '.join([f'i8 {number}'] * 16)}>" for number in (-128, 64))
+    lines = [
+        *_NEON_OPERANDS,
+        f"%less = xor <16 x i8> %x, {less}",
+        _neon_dot("sdot", "%half", "zeroinitializer", "%y", times),
+        _neon_dot("sdot", "%whole", "%half", "%y", times),
+        "%begun = add <4 x i32> %sum, %whole",
+        _neon_dot("sdot", "%r", "%begun", "%less", "%y"),
+        "ret <4 x i32> %r",
+    ]
+    return lines, [f"<4 x i32> {_NEON_DOT.format('sdot')}"]
 
 
 def _dot_by_pairs(lanes: int) -> tuple[list[str], list[str]]:
@@ -113,6 +151,18 @@ def _dot_by_pairs(lanes: int) -> tuple[list[str], list[str]]:
     else:
         lines += [f"%r = shufflevector {words} %r0, {words} %r1, {_places(0, lanes)}", f"ret {whole} %r"]
     return lines, [f"{halves} {of_bytes}({in_bytes}, {in_bytes})", f"{words} {of_halves}({halves}, {halves})"]
+
+
+_NEON_BYTES = """define linkonce_odr <4 x i8> @chanas_byte_4(<4 x float> %value) alwaysinline {
+  %limited = call <4 x float> @llvm.minnum.v4f32(<4 x float> %value, <4 x float> splat (float 255.0))
+  %whole = call <4 x i32> @llvm.aarch64.neon.fcvtnu.v4i32.v4f32(<4 x float> %limited)
+  %r = trunc <4 x i32> %whole to <4 x i8>
+  ret <4 x i8> %r
+}
+declare <4 x float> @llvm.minnum.v4f32(<4 x float>, <4 x float>)
+declare <4 x i32> @llvm.aarch64.neon.fcvtnu.v4i32.v4f32(<4 x float>)
+"""
+"""Whole numbers by a conversion that rounds ties to even and makes zero of what is below."""
 
 
 def _bytes_of(lanes: int) -> str:

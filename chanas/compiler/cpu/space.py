@@ -275,8 +275,8 @@ def _is_first_order(p: PointwisePoint | MatrixPoint) -> bool:
 def _in_matrices(workload: Workload, target: HardwareTarget) -> bool:
     """True of a 1×1 convolution whose sums are in matrix registers, which read pixels that lie side by side."""
     has_strides = any(axis.stride > 1 for axis in workload.axes)
-    is_half = workload.input_precision is BFLOAT16
-    return target.has_matrices and is_half and not has_strides and workload.output_pixels > 1
+    in_words = workload.input_precision.per_word > 1
+    return target.has_matrices and in_words and not has_strides and workload.output_pixels > 1
 
 
 def _matrix_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[MatrixPoint]:

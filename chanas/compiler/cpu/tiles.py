@@ -4,12 +4,13 @@ The block of a tile of a 1×1 convolution's sums stays what it is, loops over do
 times channel blocks, all of the reduction. `in_matrix_registers` puts a call in its place, of a function whose text,
 in LLVM's language, comes with it.
 
-    a  R pixels of all channel blocks of the input: rows of 16 bfloat16, 32 bytes
-    w  words of each channel block of the output: rows of 16 words, 64 bytes
-    c  R pixels of each channel block of the output: rows of 16 float32, 64 bytes
+    a  R pixels of all channel blocks of the input: rows of 16 numbers, bfloat16 or uint8
+    w  words of each channel block of the output: rows of 16 words, of two bfloat16 or four int8, 64 bytes
+    c  R pixels of each channel block of the output: rows of 16 sums, float32 or int32, 64 bytes
 
-An instruction multiplies up to 16 rows of a by 8 rows of w: the channels of one block of the input. Pixels are shared
-out among as few row tiles as take them all; where these don't divide R they overlap, and write the same sums twice.
+An instruction multiplies up to 16 rows of a by as many rows of w as a row of a has words: the channels of one block of
+the input. Pixels are shared out among as few row tiles as take them all; where these don't divide R they overlap, and
+write the same sums twice.
 
 Facts: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. A
 process asks Linux for the registers once, here before they are first used (`MATRIX_REQUEST`).
@@ -22,16 +23,34 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from chanas.core.processor import MATRIX_REQUEST
+from chanas.operators.precision import BFLOAT16, INT8, Precision
 
 MARK = "chanas.tiles"
 """Annotation of blocks whose sums are in matrix registers."""
 MAX_ROWS = 16
 """Pixels of a matrix register."""
-_WORDS, _ROW_BYTES, _WORD_ROW_BYTES = 8, 32, 64
+_LANES, _WORD_BYTES, _WORD_ROW_BYTES = 16, 4, 64
 # Where a system call has its number, two arguments and its answer, and what it changes.
 _CALL_REGISTERS = "={ax},{ax},{di},{si},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
 # Registers of sums, then of the input and of weights; the last two where a reduction has a rest.
 _SUMS, _NUM_REGISTERS = 4, 8
+
+
+class Numbers(NamedTuple):
+    """Numbers that matrix registers multiply: bytes of a row of the input, and the instruction."""
+
+    row_bytes: int
+    instruction: str
+
+    @property
+    def words(self) -> int:
+        """Words of a row."""
+        return self.row_bytes // _WORD_BYTES
+
+
+NUMBERS = {BFLOAT16: Numbers(_LANES * BFLOAT16.item_bytes, "tdpbf16ps"), INT8: Numbers(_LANES, "tdpbusd")}
+"""By precision; of int8 the numbers of the input have no sign, and weights have one."""
+_BY_STORAGE = {precision.storage: precision for precision in NUMBERS}
 
 
 class RowTiles(NamedTuple):
@@ -57,17 +76,18 @@ class _Operands(NamedTuple):
     words: int
 
 
-def name_of(pixels: int, blocks: int, words: int) -> str:
+def name_of(precision: Precision, pixels: int, blocks: int, words: int) -> str:
     """The name of the function of so many pixels, channel blocks, and words of the reduction."""
-    return f"chanas_tiles_{pixels}_{blocks}_{words}"
+    return f"chanas_tiles_{precision.dtype}_{pixels}_{blocks}_{words}"
 
 
-def text_of(pixels: int, blocks: int, words: int) -> str:
+def text_of(precision: Precision, pixels: int, blocks: int, words: int) -> str:
     """The function `(a, bytes from block to block, w, the same, c, the same)` and what it needs."""
-    tiles, (full, rest) = row_tiles(pixels), divmod(words, _WORDS)
-    whole = _Operands((4,), (5,), _WORDS) if rest else _Operands((4, 5), (6, 7), _WORDS)
+    numbers = NUMBERS[precision]
+    tiles, (full, rest) = row_tiles(pixels), divmod(words, numbers.words)
+    whole = _Operands((4,), (5,), numbers.words) if rest else _Operands((4, 5), (6, 7), numbers.words)
     part = _Operands((6,), (7,), rest)
-    lines = _Lines()
+    lines = _Lines(numbers)
     for rows in _by(2, tiles.firsts):
         for columns in _by(_SUMS // len(rows), range(blocks)):
             lines.sums(rows, columns, full, whole, part)
@@ -76,7 +96,7 @@ def text_of(pixels: int, blocks: int, words: int) -> str:
     return f"""
 @chanas_tiles_shapes = private unnamed_addr constant [64 x i8] c"{_shapes(tiles.rows, operands)}", align 64
 @chanas_tiles_asked = linkonce_odr hidden global i8 0
-define linkonce_odr i32 @{name_of(pixels, blocks, words)}(
+define linkonce_odr i32 @{name_of(precision, pixels, blocks, words)}(
     ptr %a, i64 %a_block, ptr %w, i64 %w_block, ptr %c, i64 %c_block) {{
 entry:
   %asked = load i8, ptr @chanas_tiles_asked
@@ -99,7 +119,7 @@ declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
-declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.x86.{numbers.instruction}(i8 immarg, i8 immarg, i8 immarg)
 """
 
 
@@ -112,7 +132,7 @@ def _shapes(rows: int, operands: Sequence[_Operands]) -> str:
     """The shapes of all registers as the processor reads them, in LLVM's way of writing bytes."""
     shapes = dict.fromkeys(range(_SUMS), (rows, _WORD_ROW_BYTES))
     for operand in operands:
-        shapes |= dict.fromkeys(operand.inputs, (rows, 4 * operand.words))
+        shapes |= dict.fromkeys(operand.inputs, (rows, _WORD_BYTES * operand.words))
         shapes |= dict.fromkeys(operand.weights, (operand.words, _WORD_ROW_BYTES))
     config = bytearray(64)
     config[0] = 1  # palette
@@ -125,7 +145,8 @@ def _shapes(rows: int, operands: Sequence[_Operands]) -> str:
 class _Lines:
     """The lines of a function, sums after sums, each from label `sumsN` to `sumsN+1`."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
         self._lines: list[str] = []
         self.num = 0
 
@@ -159,20 +180,21 @@ class _Lines:
 
     def _products(self, sums: dict[tuple[int, int], int], block: str, operands: _Operands, label: str) -> Iterator[str]:
         """The products of one block of the input; an input's register is loaded again where another one needs it."""
+        row_bytes, instruction = self.numbers
         rows, columns = (sorted({place[axis] for place in sums}) for axis in (0, 1))
         loaded: dict[int, int] = {}
         for j, column in enumerate(columns):
             weights, at = operands.weights[j % len(operands.weights)], f"%w{label}_{column}"
-            yield from _address(at, "%w", [("%w_block", column), (block, _WORDS * _WORD_ROW_BYTES)], 0)
+            yield from _address(at, "%w", [("%w_block", column), (block, self.numbers.words * _WORD_ROW_BYTES)], 0)
             yield f"  call void @llvm.x86.tileloadd64(i8 {weights}, ptr {at}, i64 {_WORD_ROW_BYTES})"
             for i, first in enumerate(rows):
                 inputs = operands.inputs[i % len(operands.inputs)]
                 if loaded.get(inputs) != first:
                     at = f"%a{label}_{column}_{first}"
-                    yield from _address(at, "%a", [(block, "%a_block")], first * _ROW_BYTES)
-                    yield f"  call void @llvm.x86.tileloadd64(i8 {inputs}, ptr {at}, i64 {_ROW_BYTES})"
+                    yield from _address(at, "%a", [(block, "%a_block")], first * row_bytes)
+                    yield f"  call void @llvm.x86.tileloadd64(i8 {inputs}, ptr {at}, i64 {row_bytes})"
                     loaded[inputs] = first
-                yield f"  call void @llvm.x86.tdpbf16ps(i8 {sums[first, column]}, i8 {inputs}, i8 {weights})"
+                yield f"  call void @llvm.x86.{instruction}(i8 {sums[first, column]}, i8 {inputs}, i8 {weights})"
 
 
 def _address(name: str, base: str, terms: Sequence[tuple[Any, Any]], further: int) -> Iterator[str]:
@@ -211,7 +233,7 @@ def _call(block: Any) -> Any:
 
     x, weights, sums, words = _accesses(block)
     blocks, pixels = (int(extent.extent) for extent in block.writes[0].region[:2])
-    row = int(x.buffer.shape[-1])
+    row, precision = int(x.buffer.shape[-1]), _BY_STORAGE[str(x.buffer.dtype)]
     if len(x.buffer.shape) == 3:
         matched_x = _matched(x, (int(x.buffer.shape[0]), pixels, row))
     else:  # rows and columns, of which a tile's pixels may be parts: all of them
@@ -223,15 +245,15 @@ def _call(block: Any) -> Any:
 
     call = tirx.call_extern(
         "int32",
-        name_of(pixels, blocks, words),
+        name_of(precision, pixels, blocks, words),
         matched_x.address(),
-        bytes_between(matched_x.region.buffer, 2),
+        bytes_between(matched_x.region.buffer, precision.item_bytes),
         matched_weights.address(),
         tirx.const(words * _WORD_ROW_BYTES, "int64"),
         matched_sums.address(),
         bytes_between(matched_sums.region.buffer, 4),
     )
-    text = tvm.ir.StringImm(text_of(pixels, blocks, words))
+    text = tvm.ir.StringImm(text_of(precision, pixels, blocks, words))
     body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", text, tirx.Evaluate(call))
     matches = [matched.region for matched in (matched_x, matched_weights, matched_sums)]
     return s_tir.SBlock(
@@ -280,7 +302,7 @@ def _matched(access: _Access, sizes: Sequence[int] = ()) -> _Matched:
 
 def _accesses(block: Any) -> tuple[_Access, _Access, _Access, int]:
     """First elements of input, weights and sums, and words of the reduction, of a block of loops around the update of
-    a sum: `sum = dot(sum, pair(value, …, weights))`."""
+    a sum: `sum = dot(sum, pair(value, …, weights))`, of four values in int8."""
     import tvm
     import tvm_ffi
     from tvm import tirx

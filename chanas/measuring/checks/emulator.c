@@ -1,15 +1,16 @@
-/* Calls compiled kernels one after the other without TVM's runtime. chanas/prescheduler/emulator.py writes what it reads.
+/* Calls compiled kernels one after the other without TVM's runtime. chanas/measuring/checks/qemu.py writes what it reads.
 
    PROGRAM CASES OUTPUTS
-     CASES    of each call: int32 index of the kernel, int32 number of arguments, and of each argument int32 rank,
-              int64 extents[rank], float32 values; the last argument is the output and has no values
-     OUTPUTS  of each call: int32 what the kernel returned (0: all is well), float32 values of the output
+     CASES    of each call: int32 index of the kernel, int32 number of arguments, and of each argument int32 kind of
+              numbers (of DLPack), int32 bits of one, int32 rank, int64 extents[rank], the numbers; the last argument is
+              the output and has no numbers
+     OUTPUTS  of each call: int32 what the kernel returned (0: all is well), the numbers of the output
 
    kernels.h defines KERNELS(X) as X(name) of each kernel. */
-#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <tvm/ffi/c_api.h>
 
 #include "kernels.h"
@@ -72,9 +73,11 @@ static void read_all(void *to, size_t size, size_t count, FILE *file) {
   if (fread(to, size, count, file) != count) give_up("the cases end too early");
 }
 
+/* Returns the bytes of its numbers. */
 static size_t read_argument(DLTensor *tensor, int is_output, FILE *file) {
-  int32_t rank;
+  int32_t type[2], rank;
   size_t count = 1;
+  read_all(type, sizeof *type, 2, file);
   read_all(&rank, sizeof rank, 1, file);
   tensor->shape = malloc(sizeof(int64_t) * rank);
   tensor->strides = malloc(sizeof(int64_t) * rank);
@@ -83,34 +86,35 @@ static size_t read_argument(DLTensor *tensor, int is_output, FILE *file) {
     tensor->strides[i] = (int64_t)count;
     count *= (size_t)tensor->shape[i];
   }
-  tensor->data = aligned(count * sizeof(float));
+  size_t size = count * (size_t)(type[1] / 8);
+  tensor->data = aligned(size);
   tensor->device = (DLDevice){kDLCPU, 0};
   tensor->ndim = rank;
-  tensor->dtype = (DLDataType){kDLFloat, 32, 1};
+  tensor->dtype = (DLDataType){(uint8_t)type[0], (uint8_t)type[1], 1};
   tensor->byte_offset = 0;
   if (!tensor->data) give_up("out of memory");
   if (!is_output)
-    read_all(tensor->data, sizeof(float), count, file);
+    read_all(tensor->data, 1, size, file);
   else
-    for (size_t i = 0; i < count; ++i) ((float *)tensor->data)[i] = NAN; /* what nobody writes stays that */
-  return count;
+    memset(tensor->data, 0xFF, size); /* NaN, or 255: what nobody writes stays that */
+  return size;
 }
 
 static void run_case(int32_t kernel, FILE *cases, FILE *outputs) {
   int32_t count;
-  size_t num_values = 0;
+  size_t size = 0;
   read_all(&count, sizeof count, 1, cases);
   if (kernel < 0 || (size_t)kernel >= sizeof kernels / sizeof *kernels || count < 1) give_up("no such kernel");
   DLTensor *tensors = calloc(count, sizeof *tensors);
   TVMFFIAny *arguments = calloc(count, sizeof *arguments), result = {0};
   for (int32_t i = 0; i < count; ++i) {
-    num_values = read_argument(&tensors[i], i == count - 1, cases);
+    size = read_argument(&tensors[i], i == count - 1, cases);
     arguments[i].type_index = kTVMFFIDLTensorPtr;
     arguments[i].v_ptr = &tensors[i];
   }
   int32_t status = kernels[kernel](NULL, arguments, count, &result);
   fwrite(&status, sizeof status, 1, outputs);
-  fwrite(tensors[count - 1].data, sizeof(float), num_values, outputs);
+  fwrite(tensors[count - 1].data, 1, size, outputs);
   if (fflush(outputs)) give_up("the outputs can't be written"); /* what was run before a crash is there */
   for (int32_t i = 0; i < count; ++i) {
     free(tensors[i].data);

@@ -163,25 +163,31 @@ def _serialise(index: int, case: ReferenceCase) -> Iterator[bytes]:
     yield np.array([index, len(case.arguments) + 1], np.int32).tobytes()
     for array in case.arguments:
         yield _header(array)
-        yield np.ascontiguousarray(array, np.float32).tobytes()
+        yield np.ascontiguousarray(array).tobytes()
     yield _header(case.expected)
 
 
+_DLPACK_KINDS = {"i": 0, "u": 1, "f": 2}
+"""DLPack's kinds of numbers by those of NumPy."""
+
+
 def _header(array: npt.NDArray[Any]) -> bytes:
-    return np.array([array.ndim], np.int32).tobytes() + np.array(array.shape, np.int64).tobytes()
+    kind = [_DLPACK_KINDS[array.dtype.kind], 8 * array.itemsize, array.ndim]
+    return np.array(kind, np.int32).tobytes() + np.array(array.shape, np.int64).tobytes()
 
 
 def _read(data: bytes, calls: Sequence[Call]) -> list[Emulated]:
     """The outcomes that are whole; a program that crashed leaves fewer than were asked for."""
     outcomes, start = [], 0
     for call in calls:
-        expected = np.asarray(call.case.expected, np.float32)
+        expected = call.case.expected
         end = start + 4 + expected.nbytes
         if end > len(data):
             break
         status = int(np.frombuffer(data, np.int32, 1, start)[0])
-        got = np.frombuffer(data, np.float32, expected.size, start + 4).reshape(expected.shape)
+        got = np.frombuffer(data, expected.dtype, expected.size, start + 4).reshape(expected.shape)
         error = f"the function returned {status}" if status else None
-        outcomes.append(Emulated(relative_error(got, expected), call.case.tolerance, error))
+        difference = relative_error(got.astype(np.float64), expected.astype(np.float64))
+        outcomes.append(Emulated(difference, call.case.tolerance, error))
         start = end
     return outcomes

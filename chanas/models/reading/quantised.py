@@ -5,11 +5,12 @@ Products are computed in float32: whole numbers are exact in it up to 2²⁴.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 
-from chanas.models.graph import Read
+from chanas.models.graph import Constant, Read
 from chanas.models.reading.arithmetic import type_of
 from chanas.models.reading.call import Call, read_as, reads
 from chanas.models.reading.products import WINDOW
@@ -104,25 +105,87 @@ def _conv_integer(call: Call) -> Read:
     return call.make.cast(product, "int32")
 
 
+# ---- operators of numbers of few bits, behind each of which its scale and its zero point are given ------------------
+_RUNTIMES = "com.microsoft."
+"""The domain of ONNX Runtime's own operators, of which its quantiser writes some (`QuantFormat.QOperator`)."""
+
+
+def _floats(call: Call, first: int, axis: int = 1) -> Read:
+    """The input at a position as floats."""
+    given = [call.input(i) for i in range(first, first + 3) if call.has(i)]
+    return read_as(call, "DequantizeLinear", given, {"axis": axis})
+
+
+def _numbers(call: Call, value: Read, scale: int, dtype: str, axis: int = 1) -> Read:
+    """A value as numbers by the scale at a position, and the zero point behind it; of a type where that is left out."""
+    zero = call.input(scale + 1) if call.has(scale + 1) else Constant(np.zeros((), dtype))
+    return read_as(call, "QuantizeLinear", [value, call.input(scale), zero], {"axis": axis})
+
+
+def _whole_bias(call: Call, position: int, steps: Read) -> Read:
+    """Whole numbers of 32 bits, of as many steps as products have."""
+    return read_as(call, "DequantizeLinear", [call.input(position), steps], {"axis": -1})
+
+
 @reads("QLinearMatMul")
 def _qlinear_matmul(call: Call) -> Read:
-    make = call.make
-    product = read_as(call, "MatMul", [_centred(call, 0, 2, -2), _centred(call, 3, 5, -1)], {})
-    rank = make.rank(product)
-    scale = make.each("multiply", _along(call, call.input(1), -2, rank), _along(call, call.input(4), -1, rank))
-    scale = make.each("divide", scale, _along(call, call.input(6), -2, rank))
-    zero = call.input(7)
-    return _rounded(call, make.each("multiply", product, scale), _along(call, zero, -2, rank), make.dtype_of(zero))
+    product = read_as(call, "MatMul", [_floats(call, 0, -2), _floats(call, 3, -1)], {})
+    return _numbers(call, product, 6, call.make.dtype_of(call.input(7)), -2)
 
 
 @reads("QLinearConv", attributes=[*WINDOW, "group"])
 def _qlinear_conv(call: Call) -> Read:
-    make = call.make
-    product = read_as(call, "Conv", [_centred(call, 0, 2, 1), _centred(call, 3, 5, 0)], call.given)
-    rank = make.rank(product)
-    scale = make.each("multiply", make.reshape(call.input(1), ()), _along(call, call.input(4), 1, rank))
+    read = [_floats(call, 0), _floats(call, 3, 0)]
     if call.has(8):
-        product = make.each("add", product, _along(call, make.cast(call.input(8), "float32"), 1, rank))
-    scale = make.each("divide", scale, make.reshape(call.input(6), ()))
-    zero = call.input(7)
-    return _rounded(call, make.each("multiply", product, scale), make.reshape(zero, ()), make.dtype_of(zero))
+        steps = call.make.each("multiply", _along(call, call.input(1), 0, 1), _along(call, call.input(4), 0, 1))
+        read.append(_whole_bias(call, 8, steps))
+    return _numbers(call, read_as(call, "Conv", read, call.given), 6, call.make.dtype_of(call.input(7)))
+
+
+@reads(f"{_RUNTIMES}QGemm", attributes=["alpha", "transA", "transB"])
+def _qgemm(call: Call) -> Read:
+    make, alpha = call.make, float(call.attribute("alpha", 1.0))
+    read = [_floats(call, 0), _floats(call, 3, 0 if call.attribute("transB", 0) else 1)]
+    if call.has(6):
+        steps = make.each("multiply", _along(call, call.input(1), 0, 1), _along(call, call.input(4), 0, 1))
+        read.append(_whole_bias(call, 6, make.scaled(steps, alpha)))
+    product = read_as(call, "Gemm", read, call.given)
+    return _numbers(call, product, 7, make.dtype_of(call.input(0))) if call.has(7) else product
+
+
+@reads(f"{_RUNTIMES}QLinearAdd", f"{_RUNTIMES}QLinearMul")
+def _qlinear_pair(call: Call) -> Read:
+    found = read_as(call, call.op.removeprefix(f"{_RUNTIMES}QLinear"), [_floats(call, 0), _floats(call, 3)], {})
+    return _numbers(call, found, 6, call.make.dtype_of(call.input(0)))
+
+
+@reads(f"{_RUNTIMES}QLinearLeakyRelu", attributes=["alpha"])
+@reads(f"{_RUNTIMES}QLinearSigmoid")
+@reads(f"{_RUNTIMES}QLinearGlobalAveragePool", attributes=["channels_last"])
+@reads(f"{_RUNTIMES}QLinearAveragePool", attributes=[*WINDOW, "ceil_mode", "channels_last", "count_include_pad"])
+def _qlinear(call: Call) -> Read:
+    if call.attribute("channels_last", 0):
+        raise call.refused("has channels_last, which is not there; known: 0")
+    given = {name: value for name, value in call.given.items() if name != "channels_last"}
+    found = read_as(call, call.op.removeprefix(f"{_RUNTIMES}QLinear"), [_floats(call, 0)], given)
+    return _numbers(call, found, 3, call.make.dtype_of(call.input(0)))
+
+
+@reads(f"{_RUNTIMES}QLinearSoftmax", attributes=["axis", "opset"])
+def _qlinear_softmax(call: Call) -> Read:
+    """`opset` is that of the `Softmax` which it stands for."""
+    plain = dataclasses.replace(call, opset=int(call.attribute("opset", call.opset)))
+    found = read_as(plain, "Softmax", [_floats(call, 0)], {"axis": call.attribute("axis", -1)})
+    return _numbers(call, found, 3, call.make.dtype_of(call.input(0)))
+
+
+@reads(f"{_RUNTIMES}QLinearConcat", attributes=["axis"])
+def _qlinear_concat(call: Call) -> Read:
+    parts = [_floats(call, position) for position in range(2, len(call.inputs), 3)]
+    return _numbers(call, read_as(call, "Concat", parts, call.given), 0, call.make.dtype_of(call.input(2)))
+
+
+@reads(f"{_RUNTIMES}QuantizeLinear", f"{_RUNTIMES}DequantizeLinear", attributes=["axis"])
+def _own_linear(call: Call) -> Read:
+    given = [call.input(i) for i in range(len(call.inputs)) if call.has(i)]
+    return read_as(call, call.op.removeprefix(_RUNTIMES), given, call.given)

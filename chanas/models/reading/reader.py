@@ -142,16 +142,17 @@ class _Reader:
         given = {name: value for name, value in given.items() if value is not None}
         if (node.domain, node.op_type) in self.functions:
             return self._function(self.functions[node.domain, node.op_type], inputs, given, num_outputs)
-        if node.domain not in DOMAINS:
+        name = _full_name(node)
+        if node.domain not in DOMAINS and name not in TABLE:
             raise self._missing(node)
         if node.op_type in _RANDOM:
             raise ModelError(f"{who} is a random number, which can't be tuned; export the network without")
         if node.op_type == "Constant":
             return [Constant(_constant(given, who))]
-        if node.op_type in TABLE:
+        if name in TABLE:
             return self._entry(
                 Call(
-                    *(node.op_type, _place(node), scope.opset, inputs, given, num_outputs, self.make),
+                    *(name, _place(node), scope.opset, inputs, given, num_outputs, self.make),
                     lambda graph, values: self._body(graph, values, scope, who),
                 )
             )
@@ -179,7 +180,7 @@ class _Reader:
         names = [_full_name(node)]
         for other in self.nodes:
             name = _full_name(other)
-            is_known = other.op_type in (*TABLE, "Constant") or (other.domain, other.op_type) in self.functions
+            is_known = name in (*TABLE, "Constant") or (other.domain, other.op_type) in self.functions
             if name not in names and not is_known and not _has_schema_function(other):
                 names.append(name)
         more = f"; further on {', '.join(names[1 : 1 + _SHOWN])}" if len(names) > 1 else ""

@@ -144,9 +144,8 @@ def _answer(name: str, proto: Any, inputs: Sequence[TensorFacts]) -> Answer:
                 return [np.array(value, own_type(str(np.asarray(value).dtype))) for value in found]
             except Exception as error:  # the runtime's own; the next one may know more operators
                 errors.append(describe(error))
-        raise ModelError(
-            f"{name} is run neither by ONNX Runtime nor by ONNX's reference evaluator ({'; '.join(errors)})"
-        )
+        runtime = "ONNX Runtime" if runners else "ONNX Runtime, which is not installed (pip install onnxruntime),"
+        raise ModelError(f"{name} is run neither by {runtime} nor by ONNX's reference evaluator ({'; '.join(errors)})")
 
     return answer
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,10 @@ from chanas.devices.timing import Call as TimedCall
 from chanas.devices.timing import Clock, TimingSettings, seconds_per_call, time_in_turns
 from chanas.errors import ModelError
 from chanas.files.scratch import scratch_folder
-from chanas.operators.precision import BFLOAT16, FLOAT32
+from chanas.operators.precision import FLOAT32
 from chanas.workflows.models.contenders import (
     CONTENDERS,
+    IN_OTHER_DTYPES,
     TOLERANCE,
     Call,
     Subject,
@@ -37,7 +38,7 @@ RUNTIMES = {name: make for name, make in CONTENDERS.items() if name in ("ONNX Ru
 UNTUNED = "TVM untuned"
 OWN = "chanas"
 _NUM_WARM_UP, _MIN_ROUND_S = 3, 0.01
-# Largest error of contenders in bfloat16, as a share of the largest output: of random weights it is large.
+# Largest error of contenders in bfloat16 or int8, as a share of the largest output: of random weights it is large.
 _ROUNDED = 0.2
 _PAUSE_S = 0.02
 """Thread pools spin for a while after their last call; the next contender waits until the cores are its own."""
@@ -94,8 +95,8 @@ def benchmark_tuned(
     network: TunedNetwork, opened: OpenedModel | None, settings: BenchSettings = DEFAULT_SETTINGS
 ) -> list[BenchmarkRow]:
     """Time the compiled network as Python calls it and alone and, where `opened` is what it was tuned from, every other
-    runtime on the same inputs, threads and cores; where the network is in bfloat16, those that compute in it are timed
-    in it, too. A contender whose outputs differ from the framework's has a note.
+    runtime on the same inputs, threads and cores; where the network is in bfloat16 or int8, those that compute in it
+    are timed in it, too. A contender whose outputs differ from the framework's has a note.
 
     Raises:
         TargetError: it was compiled for another device.
@@ -114,11 +115,12 @@ def benchmark_tuned(
             for name, make in settings.contenders.items():
                 with noted(notes, name):
                     calls[name] = make(subject)
-            if network.target.dtype == BFLOAT16.dtype:
-                halves = replace(subject, dtype=BFLOAT16.dtype)
-                for name, make in settings.contenders.items():
-                    with contextlib.suppress(ModelError):  # it does not compute in it
-                        calls[f"{name} bf16"] = make(halves)
+            dtype = network.target.dtype
+            for name in IN_OTHER_DTYPES.get(dtype, ()):
+                in_dtype = f"{name} {network.target.dtype_name}"
+                with noted(notes, in_dtype):
+                    if name in settings.contenders:
+                        calls[in_dtype] = settings.contenders[name](dataclasses.replace(subject, dtype=dtype))
         summaries = time_in_turns(
             [[(call, ())] for call in calls.values()],
             _NUM_WARM_UP,
@@ -147,7 +149,7 @@ def benchmark_bundle(
     runtimes: Mapping[str, Callable[[Subject], Call]] = RUNTIMES,
 ) -> list[BenchmarkRow]:
     """Time a bundle's module beside PyTorch (`benchmark`) and, on a processor, beside `runtimes` of its network in
-    float32.
+    float32 and in the other dtypes that its blocks are in.
 
     Raises:
         TargetError: the module is for another device, or another process uses the GPU.
@@ -172,9 +174,17 @@ def benchmark_bundle(
                 raise ModelError(f"outputs differ by {error:.1e} of the largest")
             return call
 
+        def in_dtype(make: Callable[[Subject], Call], dtype: str) -> Call:
+            return make(dataclasses.replace(subject(), dtype=dtype))
+
         others = {name: functools.partial(checked, make) for name, make in runtimes.items()}
+        for dtype in sorted(bundle.dtypes):
+            for name in IN_OTHER_DTYPES.get(dtype, ()):
+                if name in runtimes:
+                    short = dataclasses.replace(bundle.target, dtype=dtype).dtype_name
+                    others[f"{name} {short}"] = functools.partial(in_dtype, runtimes[name], dtype)
         rows = benchmark(bundle, with_compile, rounds, shared, others, clock_of(num_threads))
-    return [replace(row, note=row.note or remarks.get(row.name, "")) for row in rows]
+    return [dataclasses.replace(row, note=row.note or remarks.get(row.name, "")) for row in rows]
 
 
 def clock_of(num_threads: int) -> Clock:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.util
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chanas.bundle.benchmark import MAX_TEXT
+from chanas.core.processor import host_processor
+from chanas.core.target import has_dots
 from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
+from chanas.operators.precision import BFLOAT16, FLOAT32, INT8
 
 if TYPE_CHECKING:
     from chanas.models.sources.model import Array
@@ -35,7 +39,7 @@ class Subject:
     onnx         its ONNX file; written from the program by the first contender that needs it
     inputs       what every contender is called with
     num_threads  of every contender
-    dtype        float32, or bfloat16 where the runtime may compute in it
+    dtype        float32; bfloat16 or int8 where the runtime may compute in it
     remarks      what is to be known beside a contender's time, by its name; contenders write it
     """
 
@@ -43,7 +47,7 @@ class Subject:
     onnx: Path
     inputs: Sequence[Array]
     num_threads: int
-    dtype: str = "float32"
+    dtype: str = FLOAT32.dtype
     remarks: dict[str, str] = field(default_factory=dict)
 
 
@@ -69,8 +73,10 @@ def run_compiled(subject: Subject) -> Call:
 
 def _in_dtype(subject: Subject, call: Call) -> Call:
     """A call of PyTorch under autocast where the subject may be computed in bfloat16."""
-    if subject.dtype == "float32":
+    if subject.dtype == FLOAT32.dtype:
         return call
+    if subject.dtype != BFLOAT16.dtype:
+        raise ModelError(f"PyTorch is not timed in {subject.dtype}")
     import torch
 
     def cast() -> Any:
@@ -90,8 +96,8 @@ def _torch_network(subject: Subject) -> tuple[Callable[..., Any], Sequence[Any],
 
 
 def run_onnxruntime(subject: Subject) -> Call:
-    """ONNX Runtime with all its graph optimisations, in float32."""
-    if subject.dtype != "float32":
+    """ONNX Runtime with all its graph optimisations, in float32 or quantised by itself."""
+    if subject.dtype == BFLOAT16.dtype:
         raise ModelError(f"ONNX Runtime does not compute in {subject.dtype} on processors")
     _require("onnxruntime")
     import onnxruntime
@@ -99,34 +105,36 @@ def run_onnxruntime(subject: Subject) -> Call:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = subject.num_threads, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = onnxruntime.InferenceSession(str(onnx_file(subject)), options, providers=["CPUExecutionProvider"])
+    with _file_in_dtype(subject, quantised_by_onnxruntime, ".onnx") as file:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     feeds = {taken.name: array for taken, array in zip(session.get_inputs(), subject.inputs, strict=True)}
     return lambda: session.run(None, feeds)
 
 
 def run_openvino(subject: Subject) -> Call:
-    """OpenVINO in latency mode."""
+    """OpenVINO in latency mode, in float32, bfloat16 or quantised by NNCF."""
     _require("openvino")
     import openvino
 
     core = openvino.Core()
-    model = core.read_model(str(onnx_file(subject)))
-    model.reshape({i: list(array.shape) for i, array in enumerate(subject.inputs)})
     options = {
         "INFERENCE_NUM_THREADS": subject.num_threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[subject.dtype],
+        "INFERENCE_PRECISION_HINT": "bf16" if subject.dtype == BFLOAT16.dtype else "f32",
         "ENABLE_CPU_PINNING": False,
     }
-    request = core.compile_model(model, "CPU", options).create_infer_request()
+    with _file_in_dtype(subject, quantised_by_nncf, ".xml") as file:
+        model = core.read_model(str(file))
+        model.reshape({i: list(array.shape) for i, array in enumerate(subject.inputs)})
+        request = core.compile_model(model, "CPU", options).create_infer_request()
     feeds = dict(enumerate(subject.inputs))
     return lambda: request.infer(feeds, share_inputs=True, share_outputs=True)
 
 
 def run_litert(subject: Subject) -> Call:
     """LiteRT with its delegate XNNPACK, converted from PyTorch by litert-torch; a remark where XNNPACK leaves nodes."""
-    if subject.dtype != "float32":
+    if subject.dtype != FLOAT32.dtype:
         raise ModelError(f"LiteRT is not timed in {subject.dtype}")
     if subject.program is None:
         raise ModelError("the network comes from an ONNX file")
@@ -206,6 +214,11 @@ CONTENDERS: Mapping[str, Callable[[Subject], Call]] = {
     "OpenVINO": run_openvino,
     "LiteRT": run_litert,
 }
+IN_OTHER_DTYPES: Mapping[str, tuple[str, ...]] = {
+    BFLOAT16.dtype: ("PyTorch eager", "torch.compile", "OpenVINO"),
+    INT8.dtype: ("ONNX Runtime", "OpenVINO"),
+}
+"""Those of them that compute in another dtype, too."""
 
 
 def _require(package: str, install: str = _INSTALL) -> None:
@@ -232,6 +245,86 @@ def onnx_file(subject: Subject) -> Path:
         except Exception as error:  # another project's exporter: whatever it raises is the note
             raise ModelError(f"no ONNX file: {describe(error, MAX_TEXT)}") from error
     return subject.onnx
+
+
+@contextlib.contextmanager
+def _file_in_dtype(
+    subject: Subject, quantise: Callable[[Path, Sequence[Sequence[Array]], Path], None], suffix: str
+) -> Iterator[Path]:
+    """The network's file; of a subject in int8 a quantised one, calibrated with the inputs: it is for latencies."""
+    if subject.dtype != INT8.dtype:
+        yield onnx_file(subject)
+        return
+    with scratch_folder() as scratch:
+        file = scratch / f"quantised{suffix}"
+        quantise(onnx_file(subject), [subject.inputs], file)
+        yield file
+
+
+def quantised_by_onnxruntime(onnx: Path, samples: Sequence[Sequence[Array]], out: Path) -> None:
+    """Write a network as ONNX Runtime's `quantize_static` makes it of samples, each the inputs of one call: QDQ,
+    weights by channel, ranges by min-max; weights have seven bits where the processor has no VNNI, as it advises.
+
+    Raises:
+        ModelError: ONNX Runtime is not installed.
+    """
+    _require("onnxruntime")
+    import onnx as onnx_format
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    from chanas.models.sources.torch_models import quiet
+
+    given = onnx_format.load(onnx, load_external_data=False).graph
+    constants = {tensor.name for tensor in given.initializer}
+    names = [taken.name for taken in given.input if taken.name not in constants]
+
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]  # of a package without types
+        def __init__(self) -> None:
+            self._left = iter(samples)
+
+        def get_next(self) -> dict[str, Array] | None:
+            sample = next(self._left, None)
+            return None if sample is None else dict(zip(names, sample, strict=True))
+
+    with scratch_folder() as scratch, quiet():
+        prepared = scratch / "prepared.onnx"
+        quant_pre_process(str(onnx), str(prepared), skip_symbolic_shape=True)
+        quantization.quantize_static(
+            str(prepared),
+            str(out),
+            Samples(),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            reduce_range=not has_dots(host_processor()),
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+
+
+def quantised_by_nncf(onnx: Path, samples: Sequence[Sequence[Array]], out: Path) -> None:
+    """Write a network as OpenVINO's quantiser NNCF makes it of samples, each the inputs of one call: mixed preset.
+
+    Raises:
+        ModelError: OpenVINO or NNCF is not installed.
+    """
+    _require("openvino")
+    _require("nncf", "pip install nncf")
+    from chanas.models.sources.torch_models import quiet
+
+    with quiet():
+        import nncf
+        import openvino
+
+        model = openvino.Core().read_model(onnx)
+        model.reshape({i: list(array.shape) for i, array in enumerate(samples[0])})
+        made = nncf.quantize(
+            model,
+            nncf.Dataset([list(sample) for sample in samples]),
+            preset=nncf.QuantizationPreset.MIXED,
+            subset_size=len(samples),
+        )
+        openvino.save_model(made, out)
 
 
 def outputs_of(value: Any) -> list[Array]:

@@ -64,8 +64,7 @@ def _agreement(bundle: CoDesign, supernet: SupernetEvaluator) -> dict[str, Any]:
     with torch.inference_mode():
         expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in np.array_split(images, 8)])
     disagreements = int((compiled.argmax(1) != expected.argmax(1)).sum())
-    dtypes = {block.dtype or bundle.target.dtype for block in bundle.blocks}
-    if disagreements > max(_MAX_DISAGREEMENT[dtype] for dtype in dtypes) * len(images):
+    if disagreements > max(_MAX_DISAGREEMENT[dtype] for dtype in bundle.dtypes) * len(images):
         raise MeasureError(
             f"the module compiled for {bundle.target.name} classifies {disagreements} of {len(images)} test images "
             "otherwise than PyTorch; no bundle was written"

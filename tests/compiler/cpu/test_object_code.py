@@ -29,7 +29,7 @@ LANES = dict.fromkeys(WITH_BF16, 16) | {"alder-lake": 8, "haswell": 8, "zen3": 8
 """Machines by the float32 values that a vector of theirs has."""
 NEON = ("neoverse-n1", "neoverse-v1")
 CASES = [*((name, "f32") for name in (*LANES, *NEON)), *((name, "bf16") for name in WITH_BF16)]
-IN_INT8 = [(name, "int8") for name in LANES]
+IN_INT8 = [(name, "int8") for name in (*LANES, *NEON)]
 SEVERAL = ("virtual-xeon", "cooper-lake")
 KINDS = {
     "f32": ("mbconv", "stem"),
@@ -180,9 +180,10 @@ def test_code_in_bfloat16_multiplies_pairs(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_BF16)
 def test_code_multiplies_matrices_where_the_processor_has_registers_for_them(folder: Path, name: str) -> None:
-    code = code_of(folder, name, "bf16")
-    assert ("amx_bf16" in code.needs) == ("amx_bf16" in flags_of(name)) == (code.mnemonics["tdpbf16ps"] > 0)
-    assert code.mnemonics["ldtilecfg"] == code.mnemonics["tilerelease"]
+    for dtype, instruction, flag in (("bf16", "tdpbf16ps", "amx_bf16"), ("int8", "tdpbusd", "amx_int8")):
+        code = code_of(folder, name, dtype)
+        assert (flag in code.needs) == (flag in flags_of(name)) == (code.mnemonics[instruction] > 0)
+        assert code.mnemonics["ldtilecfg"] == code.mnemonics["tilerelease"]
 
 
 @pytest.mark.parametrize("name", LANES)
@@ -203,6 +204,13 @@ def test_a_network_of_several_dtypes_has_the_instructions_of_each(folder: Path, 
     for instruction in (r"vfn?madd\d+ps zmm", "vpdpbusd zmm", in_bfloat16):
         assert re.search(rf"^{instruction}", text, re.MULTILINE)
     assert target.has_matrices == ("amx_bf16" in flags_of(name))
+
+
+@pytest.mark.parametrize("name", NEON)
+def test_code_for_arm_in_int8_adds_up_four_products_at_once(folder: Path, name: str) -> None:
+    code = code_of(folder, name, "int8")
+    own, other = ("usdot", "sdot") if "i8mm" in flags_of(name) else ("sdot", "usdot")
+    assert (code.mnemonics[own] > 20, code.mnemonics[other]) == (True, 0)
 
 
 @pytest.mark.parametrize("name", NEON)

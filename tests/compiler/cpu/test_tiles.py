@@ -4,20 +4,26 @@ instructions; processors that have the registers run the contract of the familie
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te
 
 from chanas.compiler.cpu.tiles import MAX_ROWS, in_matrix_registers, name_of, row_tiles, text_of
-from chanas.operators.precision import from_bits, to_bits
+from chanas.operators.precision import BFLOAT16, INT8, Precision, from_bits
 
 LANES = 16
 Bytes = npt.NDArray[np.uint8]
+MULTIPLIED: dict[str, Callable[[Any], Any]] = {
+    "tdpbf16ps": lambda tile: from_bits(tile.view(np.uint16)),
+    "tdpbusd": lambda tile: tile.astype(np.int32),
+}
+"""The numbers of a register that an instruction multiplies."""
 _CALL = re.compile(r"call void @llvm\.x86\.(\w+)\((.*)\)")
 _SHAPES = re.compile(r'c"([^"]*)"')
 
@@ -33,8 +39,8 @@ def test_row_tiles_take_every_pixel_in_as_few_registers_as_there_can_be(pixels: 
 class Interpreter:
     """Runs the text of `text_of` on memory of bytes: pointers are places in it."""
 
-    def __init__(self, text: str, memory: Bytes, arguments: dict[str, int]) -> None:
-        self.memory, self.values = memory, {"entry": 0} | arguments
+    def __init__(self, text: str, memory: Bytes, arguments: dict[str, int], precision: Precision) -> None:
+        self.memory, self.values, self.sums = memory, {"entry": 0} | arguments, self.sums_of(precision)
         shapes = bytes.fromhex(_SHAPES.findall(text)[0].replace("\\", ""))
         self.shapes = [(shapes[48 + i], int.from_bytes(shapes[16 + 2 * i : 18 + 2 * i], "little")) for i in range(8)]
         self.tiles: dict[int, Any] = {}
@@ -45,6 +51,11 @@ class Interpreter:
                 self.blocks[line[:-1]] = lines = []
             else:
                 lines.append(line.strip())
+
+    @staticmethod
+    def sums_of(precision: Precision) -> Any:
+        """The type of sums."""
+        return np.int32 if precision is INT8 else np.float32
 
     def run(self) -> int:
         """Runs it from the first loads of tiles on; returns the number of products."""
@@ -96,38 +107,43 @@ class Interpreter:
         first, *others = arguments
         register = self.value(first)
         if name == "tilezero":
-            self.tiles[register] = np.zeros((self.shapes[register][0], LANES), np.float32)
+            self.tiles[register] = np.zeros((self.shapes[register][0], LANES), self.sums)
         elif name == "tileloadd64":
             self.tiles[register] = np.stack([self.memory[part] for part in self._rows(register, *others)])
         elif name == "tilestored64":
             for row, part in zip(self.tiles[register], self._rows(register, *others), strict=True):
                 self.memory[part] = row.view(np.uint8)
         else:
-            a, b = (from_bits(self.tiles[self.value(other)].view(np.uint16)) for other in others)
-            assert a.shape[1] // 2 == b.shape[0], "shapes that the processor refuses"
-            for half in (0, 1):
-                self.tiles[register] += a[:, half::2] @ b[:, half::2]
+            a, b = (self.tiles[self.value(other)] for other in others)
+            assert a.shape[1] // 4 == b.shape[0], "shapes that the processor refuses"
+            a, b = MULTIPLIED[name](a), MULTIPLIED[name](b.view(np.int8) if name == "tdpbusd" else b)
+            per_word = b.shape[1] // LANES
+            for i in range(per_word):
+                self.tiles[register] += a[:, i::per_word] @ b[:, i::per_word]
             self.num_products += 1
 
 
+@pytest.mark.parametrize("precision", [BFLOAT16, INT8], ids=lambda precision: precision.dtype)
 @given(pixels=st.integers(1, 70), blocks=st.integers(1, 5), in_channels=st.integers(1, 70), seed=st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_the_text_sums_products_of_all_channels_and_touches_nothing_else(
-    pixels: int, blocks: int, in_channels: int, seed: int
+    precision: Precision, pixels: int, blocks: int, in_channels: int, seed: int
 ) -> None:
-    """Input and weights are small whole numbers, so that sums are exact; around each array are NaN."""
-    rng = np.random.default_rng(seed)
-    words, in_blocks = -(-in_channels // 2), -(-in_channels // LANES)
+    """Input and weights are whole numbers, in bfloat16 small ones, so that sums are exact; around arrays are NaN."""
+    rng, per_word = np.random.default_rng(seed), precision.per_word
+    lowest, highest, largest = (0, 255, 127) if precision is INT8 else (-4, 4, 4)
+    words, in_blocks = -(-in_channels // per_word), -(-in_channels // LANES)
     x = np.zeros((in_blocks, LANES, pixels), np.float32)
-    x.reshape(-1, pixels)[:in_channels] = rng.integers(-4, 5, (in_channels, pixels))
-    w = np.zeros((2 * words, blocks * LANES), np.float32)
-    w[:in_channels] = rng.integers(-4, 5, (in_channels, blocks * LANES))
-    in_words = w.reshape(words, 2, blocks, LANES).transpose(2, 0, 3, 1)
+    x.reshape(-1, pixels)[:in_channels] = rng.integers(lowest, highest + 1, (in_channels, pixels))
+    w = np.zeros((per_word * words, blocks * LANES), np.float32)
+    w[:in_channels] = rng.integers(-largest, largest + 1, (in_channels, blocks * LANES))
+    in_words = np.ascontiguousarray(w.reshape(words, per_word, blocks, LANES).transpose(2, 0, 3, 1))
+    encode_weights = precision.encode_weights or precision.encode
     nan = np.full(64, 0xFF, np.uint8)
     parts = [
-        to_bits(np.ascontiguousarray(x.transpose(0, 2, 1))),
-        to_bits(np.ascontiguousarray(in_words)),
-        np.zeros((blocks, pixels, LANES), np.float32),
+        precision.encode(np.ascontiguousarray(x.transpose(0, 2, 1))),
+        encode_weights(in_words),
+        np.zeros((blocks, pixels, LANES), Interpreter.sums_of(precision)),
     ]
     memory, places = nan, []
     for part in parts:
@@ -136,24 +152,26 @@ def test_the_text_sums_products_of_all_channels_and_touches_nothing_else(
     before = memory.copy()
     arguments = {
         "%a": places[0],
-        "%a_block": pixels * 32,
+        "%a_block": pixels * LANES * precision.item_bytes,
         "%w": places[1],
         "%w_block": words * 64,
         "%c": places[2],
         "%c_block": pixels * 64,
     }
-    num_products = Interpreter(text_of(pixels, blocks, words), memory, arguments).run()
+    text = text_of(precision, pixels, blocks, words)
+    num_products = Interpreter(text, memory, arguments, precision).run()
     sums = slice(places[2], places[2] + parts[2].nbytes)
-    expected = (w.T @ x.reshape(-1, pixels)[: 2 * words]).reshape(blocks, LANES, pixels).transpose(0, 2, 1)
-    np.testing.assert_array_equal(memory[sums].view(np.float32).reshape(expected.shape), expected)
+    expected = (w.T @ x.reshape(-1, pixels)[: per_word * words]).reshape(blocks, LANES, pixels).transpose(0, 2, 1)
+    np.testing.assert_array_equal(memory[sums].view(parts[2].dtype).reshape(expected.shape), expected)
     memory[sums] = before[sums]
     np.testing.assert_array_equal(memory, before)
     assert num_products == len(row_tiles(pixels).firsts) * blocks * in_blocks
 
 
 def test_a_function_is_called_after_what_its_text_depends_on() -> None:
-    assert name_of(49, 3, 80) in text_of(49, 3, 80)
-    assert len({name_of(a, b, c) for a, b, c in ((1, 11, 1), (11, 1, 1), (1, 1, 11))}) == 3
+    assert name_of(BFLOAT16, 49, 3, 80) in text_of(BFLOAT16, 49, 3, 80)
+    sizes = ((1, 11, 1), (11, 1, 1), (1, 1, 11))
+    assert len({name_of(precision, *size) for size in sizes for precision in (BFLOAT16, INT8)}) == 6
 
 
 def test_blocks_without_the_mark_stay_what_they_are() -> None:

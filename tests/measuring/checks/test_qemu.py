@@ -6,6 +6,7 @@ What QEMU runs is marked `qemu`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import shutil
@@ -80,6 +81,9 @@ KERNEL(hangs) { for (volatile int i = 0;; ) i = 0; return 0; }
 """
 
 
+NEGATED = "KERNEL(negated) { for (int i = 0; i < 6; ++i) DATA(1)[i] = ~DATA(0)[i]; return 0; }"
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planted")
@@ -120,6 +124,21 @@ def test_a_call_that_hangs_is_given_up(planted: Path, tmp_path: Path) -> None:
 def test_a_program_that_cannot_be_made_is_one_line(planted: Path, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"^gcc can't make a program to emulate: .*"):
         outcomes(planted, ["not_there"], tmp_path)
+
+
+@needs_gcc
+def test_numbers_of_other_types_are_given_and_compared(tmp_path: Path) -> None:
+    (tmp_path / "negated.c").write_text(
+        PLANTED.partition("KERNEL(twice)")[0].replace("float", "unsigned char") + NEGATED
+    )
+    path = tmp_path / "negated.o"
+    command = ["gcc", "-c", "-w", f"-I{module._headers()}", "-o", str(path), str(tmp_path / "negated.c")]
+    subprocess.run(command, check=True)
+    x = np.arange(6, dtype=np.uint8)
+    cases = [ReferenceCase((x,), (), 255 - x), ReferenceCase((x,), (), 254 - x)]
+    right, wrong = run(HERE, [Call("negated", path, case) for case in cases], tmp_path)
+    assert right.is_right
+    assert (wrong.is_right, wrong.max_error) == (False, 1 / 254)
 
 
 @needs_gcc
@@ -191,6 +210,24 @@ def run_operator(workload: Workload, target: HardwareTarget, folder: Path, rng: 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_every_choice_of_a_schedule_is_right_on_arm(op: Operator, tmp_path: Path, rng: np.random.Generator) -> None:
     found = run_operator(SMALL[op], PI4, tmp_path, rng)
+    assert len(found) >= 2
+    assert [o for o in found if not o.is_right] == []
+
+
+IN_INT8 = [
+    *(dataclasses.replace(SMALL[op], dtype="int8") for op in ("conv", "blockconv", "pointwise", "depthwise", "pool")),
+    Workload("pointwise", 5, 37, 23, epilogue="hswish", dtype="int8", wide=True),
+]
+
+
+@needs_qemu
+@pytest.mark.parametrize("feature", ["+i8mm", "+dotprod"])
+@pytest.mark.parametrize("workload", IN_INT8, ids=lambda workload: workload.key)
+def test_every_choice_of_a_schedule_is_right_on_arm_in_int8(
+    workload: Workload, feature: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    target = dataclasses.replace(PI4, mattr=("+dotprod", feature), dtype="int8", has_dots=True)
+    found = run_operator(workload, target, tmp_path, rng)
     assert len(found) >= 2
     assert [o for o in found if not o.is_right] == []
 

@@ -145,8 +145,8 @@ def files(folder: Path) -> set[str]:
     ("program", "num_kills"),
     [
         pytest.param(INVENTED, 2, id="few", marks=pytest.mark.timeout(900)),
-        pytest.param(INVENTED, 100, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
-        pytest.param(REAL, 30, id="with compilers", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
+        pytest.param(INVENTED, 30, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
+        pytest.param(REAL, 10, id="with compilers", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
     ],
 )
 def test_a_run_killed_at_random_moments_loses_nothing(bench: Bench, num_kills: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow
 from chanas.bundle.codesign import CoDesign
 from chanas.bundle.tuned import TunedNetwork
 from chanas.core.arch import SearchSpace
+from chanas.core.target import in_dtype
 from chanas.errors import ModelError
 from chanas.measuring.worker.compiler import Compiler
 from chanas.workflows.models import contenders
@@ -125,6 +127,49 @@ def test_contenders_compute_in_bfloat16_where_they_can(tuned_folder: Path) -> No
     assert 1e-5 < contenders.relative_error([rounded], [exact]) < 0.1
     with pytest.raises(ModelError, match="ONNX Runtime does not compute in bfloat16"):
         contenders.run_onnxruntime(subject)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("float32", []),
+        ("bfloat16", ["PyTorch eager bf16", "torch.compile bf16", "OpenVINO bf16"]),
+        ("int8", ["ONNX Runtime int8", "OpenVINO int8"]),
+    ],
+)
+def test_contenders_are_timed_in_the_dtype_of_the_network_too(
+    tuned_folder: Path, dtype: str, expected: list[str]
+) -> None:
+    plain = TunedNetwork.open(tuned_folder)
+    network = TunedNetwork(plain.folder, in_dtype(plain.target, dtype), plain.document)
+    met: list[str] = []
+
+    def look(subject: Subject) -> Call:
+        met.append(subject.dtype)
+        return contenders.run_eager(dataclasses.replace(subject, dtype="float32"))
+
+    settings = BenchSettings(dict.fromkeys(contenders.CONTENDERS, look), False, 2)
+    rows = by_name(benchmark_tuned(network, open_origin(plain), settings))
+    assert list(rows) == [OWN, MODULE_ALONE, *contenders.CONTENDERS, *expected]
+    assert met == ["float32"] * len(contenders.CONTENDERS) + [dtype] * len(expected)
+
+
+@pytest.mark.parametrize("name", ["ONNX Runtime", "OpenVINO"])
+def test_runtimes_quantise_the_network_themselves(tuned_folder: Path, tmp_path: Path, name: str) -> None:
+    for package in ("onnxruntime",) if name == "ONNX Runtime" else ("openvino", "nncf"):
+        pytest.importorskip(package, reason="pip install 'chanas[bench]' nncf")
+    opened = open_origin(TunedNetwork.open(tuned_folder))
+    subject = Subject(opened.program, tmp_path / "net.onnx", opened.random_inputs(), 1, "int8")
+    got = contenders.outputs_of(contenders.CONTENDERS[name](subject)())
+    assert 1e-5 < contenders.relative_error(got, opened.answer(opened.random_inputs())) < 0.1
+
+
+def test_what_quantises_for_openvino_is_named_where_it_is_missing(
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contenders.importlib.util, "find_spec", lambda name: None if name == "nncf" else name)
+    with pytest.raises(ModelError, match="nncf is not installed: pip install nncf"):
+        contenders.quantised_by_nncf(tuned_folder / "net.onnx", [], tuned_folder / "net.xml")
 
 
 def test_pytorch_takes_no_part_where_the_network_is_an_onnx_file(tuned_onnx_folder: Path) -> None:
