@@ -51,7 +51,7 @@ print(f"holdout: {spread.mean:.2%} on average, {spread.lowest:.2%} to {spread.hi
 
 # %% [markdown]
 # ## 2. Tune every block on this device
-# Once per device. Each operator is compiled and timed with a few schedules (more `num_trials`, faster blocks), then
+# Once per device. Each operator is compiled and timed with a few schedules (more `trials`, faster blocks), then
 # each block is timed as a whole, and the table is calibrated against whole networks.
 
 # %%

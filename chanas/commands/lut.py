@@ -47,7 +47,7 @@ Run = Annotated[
 ]
 Target = Annotated[str, typer.Option(help="Hardware target of the run's table: cpu, or cuda for a GPU.")]
 Threads = Annotated[int, typer.Option(help="Threads of the run's table.")]
-Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32; bf16; f16 or tf32 on GPUs.")]
+Dtype = Annotated[str, typer.Option(help="Type of the run's table: f32; bf16; int8; f16 or tf32 on GPUs.")]
 Batch = Annotated[int, typer.Option(help="Images at once of the run's table.")]
 Space = Annotated[
     str | None, typer.Option(help="The table's search space, where it is neither a preset nor the run's.")

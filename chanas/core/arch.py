@@ -164,24 +164,28 @@ class Architecture:
             )
         return found
 
+    def outline(self) -> tuple[BlockConfig, ...]:
+        """Its `blocks` without their shapes: their kinds, and dtypes where there are several."""
+        kinds: list[BlockKind] = ["stem", *["mbconv"] * (1 + sum(self.depths)), "head", "classifier"]
+        dtypes = self.dtypes or [""] * len(kinds)
+        blocks = [BlockConfig(kind, 1, 1, 1, 1, dtype=dtype) for kind, dtype in zip(kinds, dtypes, strict=True)]
+        return with_conversions(blocks) if self.dtypes else tuple(blocks)
+
     def block_names(self) -> tuple[str, ...]:
-        """Names of its `blocks` for people: `stem`, `first block`, `stage 1.1  k3 e6`, …, `head`, `classifier`; and
-        `to int8`, `from int8` of those that convert."""
+        """Names of its `blocks` for people: `stem`, `first block`, `stage 1.1  k3 e6`, …, `head`, `classifier`; where
+        there are several dtypes `head  int8`, and `to int8`, `from int8` of those that convert."""
         body = [
             f"stage {number}.{position}  k{kernel_size} e{expand_ratio}"
             for number, stage in enumerate(self.stages, start=1)
             for position, (kernel_size, expand_ratio) in enumerate(stage, start=1)
         ]
-        names = ("stem", "first block", *body, "head", "classifier")
-        if not self.dtypes:
-            return names
-        in_stages: list[BlockKind] = ["mbconv"] * (len(body) + 1)
-        kinds: list[BlockKind] = ["stem", *in_stages, "head", "classifier"]
-        shapeless = [BlockConfig(kind, 1, 1, 1, 1, dtype=dtype) for kind, dtype in zip(kinds, self.dtypes, strict=True)]
-        left, words = iter(names), {"encode": "to", "decode": "from"}
+        left, words = iter(("stem", "first block", *body, "head", "classifier")), {"encode": "to", "decode": "from"}
+        short = {"": "", "float32": "", "bfloat16": "bf16", "int8": "int8"}
         return tuple(
-            f"{words[block.kind]} {block.dtype}" if block.converts else next(left)
-            for block in with_conversions(shapeless)
+            f"{words[block.kind]} {short[block.dtype]}"
+            if block.converts
+            else f"{next(left)}  {short[block.dtype]}".rstrip()
+            for block in self.outline()
         )
 
     def to_json(self) -> dict[str, Any]:

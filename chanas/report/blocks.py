@@ -40,9 +40,8 @@ def _names(key: str) -> list[tuple[str, str, int]]:
     body = [(f"stage {number}", k) for number, stage in enumerate(architecture.stages, start=1) for k, _ in stage]
     parts, found = iter([("stem", 0), ("stem", 0), *body, ("head", 0), ("head", 0)]), []
     part = ("stem", 0)
-    for name in architecture.block_names():
-        converts = name.startswith(("to ", "from "))
-        part = (part[0], 0) if converts else next(parts)
+    for name, block in zip(architecture.block_names(), architecture.outline(), strict=True):
+        part = (part[0], 0) if block.converts else next(parts)
         found.append((name, *part))
     return found
 

@@ -281,9 +281,12 @@ def test_a_block_reads_the_map_that_the_one_before_writes(member: tuple[SearchSp
 def test_every_block_has_a_name(member: tuple[SearchSpace, Architecture]) -> None:
     space, architecture = member
     blocks, names = architecture.blocks(space, 7), architecture.block_names()
-    words = {"encode": "to", "decode": "from"}
+    words, short = {"encode": "to", "decode": "from"}, {"": "", "float32": "", "bfloat16": "bf16", "int8": "int8"}
     left = iter(architecture.plain.block_names())
-    assert list(names) == [f"{words[b.kind]} {b.dtype}" if b.converts else next(left) for b in blocks]
+    for name, block in zip(names, blocks, strict=True):
+        plain = words[block.kind] if block.converts else next(left)
+        assert name.split() == [*plain.split(), *short[block.dtype].split()]
+    assert [(b.kind, b.dtype) for b in architecture.outline()] == [(b.kind, b.dtype) for b in blocks]
 
 
 def test_names_say_where_a_network_converts() -> None:
@@ -291,14 +294,14 @@ def test_names_say_where_a_network_converts() -> None:
     assert names == (
         "stem",
         "to int8",
-        "first block",
+        "first block  int8",
         "from int8",
-        "to bfloat16",
-        "stage 1.1  k3 e3",
-        "from bfloat16",
+        "to bf16",
+        "stage 1.1  k3 e3  bf16",
+        "from bf16",
         "to int8",
-        "stage 2.1  k5 e2",
-        "head",
+        "stage 2.1  k5 e2  int8",
+        "head  int8",
         "classifier",
     )
 

@@ -167,7 +167,7 @@ def calibrate(
         errors[name] = mixed.error(compared)
     method = min(errors, key=lambda name: errors[name])
     grids = candidates[method]
-    _, error = _corrected(mixed, grids, progress)
+    _, error = _corrected(mixed, grids, progress, errors[method])
     losses = _losses(mixed, error)
     made = dataclasses.replace(program, grids=grids)
     return Calibration(made, method, errors, error, losses, time.monotonic() - start_s, floats, here)
@@ -215,11 +215,14 @@ def _maps(program: Program) -> list[int]:
     return sorted(n for n in found if program.value(n).blocked)
 
 
-def _corrected(mixed: Mixed, grids: Mapping[int, Grid], progress: bool) -> tuple[Shifts, float]:
-    """Numbers to add to biases, none where they do not help, and the error of some inputs with them."""
+def _corrected(
+    mixed: Mixed, grids: Mapping[int, Grid], progress: bool, before: float | None = None
+) -> tuple[Shifts, float]:
+    """Numbers to add to biases, none where they do not help, and the error of some inputs with them. `before` is the
+    error without them, where it is known."""
     mixed.renew(grids)
     compared = spread(len(mixed.floats.inputs), NUM_COMPARED).tolist()
-    before = mixed.error(compared)
+    before = mixed.error(compared) if before is None else before
     shifts = mixed.corrected(grids, progress)
     after = mixed.error(compared)
     if after < before:

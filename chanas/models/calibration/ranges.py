@@ -16,6 +16,8 @@ import numpy.typing as npt
 from chanas.operators.precision import Array
 from chanas.operators.quantised import Grid
 
+MOST_INPUTS = 300
+"""Inputs that ranges are found from, at most."""
 NUM_BINS = 2048
 _SHARES = tuple(share / 40 for share in range(40, 7, -1))
 """Parts of the whole range that are tried, the whole one first."""

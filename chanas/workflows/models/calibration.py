@@ -12,6 +12,7 @@ import numpy as np
 
 from chanas.core.statistics import spread
 from chanas.errors import ConfigError, DataError, TargetError
+from chanas.models.calibration.ranges import MOST_INPUTS
 
 if TYPE_CHECKING:
     from chanas.compiler.cpu.module import Chosen
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from chanas.prescheduler.session import Session
     from chanas.prescheduler.tuning.warm_start import WarmStart
 
-MOST_PICTURES, FEWEST_PICTURES = 300, 8
+FEWEST_PICTURES = 8
 
 
 def int8_entry(calibration: Calibration | Given, agreement: Agreement | None) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def quantised_graph(
 
 
 def read_pictures(folder: Path, graph: Graph, preprocess: Mapping[str, Any] | None, name: str) -> list[list[Array]]:
-    """The inputs of a network for pictures of a folder and below, at most `MOST_PICTURES`, spread over it by name.
+    """The inputs of a network for pictures of a folder and below, at most `MOST_INPUTS`, spread over it by name.
 
     Raises:
         ConfigError: the network does not take a picture, or it is not known how they are prepared.
@@ -82,7 +83,7 @@ def read_pictures(folder: Path, graph: Graph, preprocess: Mapping[str, Any] | No
     files = [folder / found for found, _ in walk(folder).images]
     if len(files) < FEWEST_PICTURES:
         raise DataError(f"expected at least {FEWEST_PICTURES} pictures to calibrate with, {folder} has {len(files)}")
-    places = spread(len(files), MOST_PICTURES)
+    places = spread(len(files), MOST_INPUTS)
     prepare, shape = Preprocess.from_json(dict(preprocess)), graph.inputs[0].shape
     images = [read_picture(files[place], str(files[place])).image for place in places]
     if all(np.asarray(image).reshape(-1, 3).std(axis=0).max() == 0.0 for image in images):

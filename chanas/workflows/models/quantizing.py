@@ -22,7 +22,8 @@ from chanas.errors import CheckpointError, DataError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
 from chanas.measuring.locks import device_lock
-from chanas.workflows.models.calibration import FEWEST_PICTURES, MOST_PICTURES
+from chanas.models.calibration.ranges import MOST_INPUTS
+from chanas.workflows.models.calibration import FEWEST_PICTURES
 from chanas.workflows.models.chain import DEFAULT_EFFORT, DEFAULT_FOLDER, BuiltModel, Model
 from chanas.workflows.models.network_file import time_beside
 from chanas.workflows.models.saving import SavedModel, check_place, default_folder
@@ -202,7 +203,7 @@ def _train_inputs(data: ImageData, bundle: CoDesign) -> list[list[Array]]:
             f"expected at least {FEWEST_PICTURES} {CALIBRATION} images to calibrate with, bundle {bundle.path} has "
             f"{len(train)}; give --images FOLDER"
         )
-    chosen = train[spread(len(train), MOST_PICTURES)]
+    chosen = train[spread(len(train), MOST_INPUTS)]
     return [[image[None]] for image in data.images(chosen, bundle.architecture.resolution)]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from chanas.search.target import SearchTarget
     from chanas.workflows.searching.sources import Prover
 
-_DTYPES = {"bfloat16": "  bf16", "int8": "  int8"}
-"""Words after the name of a block in a network of several dtypes."""
 logger = logging.getLogger(__name__)
 
 
@@ -120,16 +118,12 @@ def bundle_rows(bundle: CoDesign) -> list[dict[str, Any]]:
 
 def schedule_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines for people: a block's time, its speed, and what tuning was worth to it, then its operators."""
-    names = [
-        row["name"] if row["name"].startswith(("to ", "from ")) else row["name"] + _DTYPES.get(row.get("dtype", ""), "")
-        for row in rows
-    ]
-    width = max([20, *(len(name) + 2 for name in names)])
+    width = max([20, *(len(row["name"]) + 2 for row in rows)])
     yield f"{'block':<{width}}{'time':>9}{'GFLOP/s':>9}{'of peak':>9}{'default':>10}{'gain':>8}"
-    for name, row in zip(names, rows, strict=True):
+    for row in rows:
         share, default_s = row["share_of_peak"], row["default_latency_s"]
         told = [
-            f"{name:<{width}}{format_latency(row['latency_s']):>9}{row['gflops']:>9.1f}",
+            f"{row['name']:<{width}}{format_latency(row['latency_s']):>9}{row['gflops']:>9.1f}",
             f"{'-':>9}" if share is None else f"{share:>9.0%}",
             f"{'-':>10}{'-':>8}" if default_s is None else f"{format_latency(default_s):>10}",
             "" if default_s is None else f"{default_s / row['latency_s']:>7.2f}x",

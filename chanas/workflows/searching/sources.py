@@ -21,6 +21,7 @@ from chanas.core.statistics import spread
 from chanas.core.task import Task
 from chanas.errors import DataError
 from chanas.files.run import RunDirectory
+from chanas.models.calibration.ranges import MOST_INPUTS
 from chanas.operators.precision import INT8, Array
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching.agreement import check_module
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from chanas.search.proof import Proof
     from chanas.supernet.training.evaluate import SupernetEvaluator
 
-_SEED, _MOST_IMAGES = 0, 300
+_SEED = 0
 
 
 class AccuracySource(abc.ABC):
@@ -357,7 +358,7 @@ class SupernetSource(AccuracySource):
                 "networks in int8 are calibrated with train images, and the supernet has none; import it with --images "
                 "FOLDER"
             )
-        return self.supernet.data.images(train[spread(len(train), _MOST_IMAGES)], architecture.resolution)
+        return self.supernet.data.images(train[spread(len(train), MOST_INPUTS)], architecture.resolution)
 
     def holdout(self, architecture: Architecture) -> tuple[Array, npt.NDArray[np.int64]]:
         return self.supernet.images("holdout", architecture.resolution)
