@@ -111,7 +111,7 @@ def budgets_between(low_s: float, high_s: float, num: int) -> list[float]:
 def reachable_range(lut: LatencyLUT, space: SearchSpace) -> tuple[float, float]:
     """Seconds of the fastest and of the largest architecture, by the table."""
     table = lut.table(space, NUM_CLASSES)
-    return least(table)[0], float(table.sum(encode(space, [space.largest]))[0])
+    return least(table)[0], float(table.of(encode(space, [space.largest]))[0])
 
 
 def made_table(folder: Path, trials: int, progress: bool) -> LatencyLUT:
@@ -204,7 +204,7 @@ def random_best(
     found = np.empty((0, sample(space, 1, rng).shape[1]), dtype=np.int16)
     for _ in range(200):
         drawn = sample(space, 4 * num, rng)
-        found = unique(np.concatenate([found, drawn[table.sum(drawn) <= budget_s]]))[:num]
+        found = unique(np.concatenate([found, drawn[table.of(drawn) <= budget_s]]))[:num]
         if len(found) == num:
             break
     return float(fitness(found).max()) if len(found) else -np.inf

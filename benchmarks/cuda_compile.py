@@ -32,7 +32,8 @@ import numpy as np
 from common import Figure, finish
 
 from chanas.core.arch import SearchSpace
-from chanas.core.target import GPU_DTYPES, HardwareTarget, gpu_in_dtype, in_batches
+from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
+from chanas.core.usage import GPU_DTYPES
 from chanas.devices.lean_tvm import torch_hidden
 from chanas.devices.target_files import arch_target
 from chanas.errors import ChanasError

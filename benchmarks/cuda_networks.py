@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 from common import Figure, finish, gpu_kind, write_result
 
 from chanas.core.arch import SearchSpace
-from chanas.core.target import GPU_DTYPES, HardwareTarget
+from chanas.core.target import HardwareTarget
+from chanas.core.usage import GPU_DTYPES
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError, LUTError, MeasureError
 from chanas.files.run import RunDirectory

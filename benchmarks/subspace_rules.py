@@ -44,10 +44,10 @@ NUM_KNOWN = 300
 def growing_accuracy(space: SearchSpace, num_classes: int, rng: np.random.Generator) -> Callable[[Genomes], FloatArray]:
     """Top-1 that grows with the multiply-accumulates, besides what single choices do to it."""
     details, macs = synthetic_accuracy(space, rng), BlockTable(space, num_classes, lambda b: b.num_macs)
-    middle = float(np.median(macs.sum(sample(space, 500, rng))))
+    middle = float(np.median(macs.of(sample(space, 500, rng))))
 
     def top1(genomes: Genomes) -> FloatArray:
-        out: FloatArray = details(genomes) + TOP1_PER_DOUBLING * np.log2(macs.sum(genomes) / middle)
+        out: FloatArray = details(genomes) + TOP1_PER_DOUBLING * np.log2(macs.of(genomes) / middle)
         return out
 
     return top1
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     space = SearchSpace.load(lut.header.space)
     num_classes = 1000 if space.name == "mbv3" else 10
     table = lut.table(space, num_classes)
-    budgets_s = budgets_between(least(table)[0], float(table.sum(encode(space, [space.largest]))[0]), num)
+    budgets_s = budgets_between(least(table)[0], float(table.of(encode(space, [space.largest]))[0]), num)
     rows: list[dict[str, Any]] = []
     print(f"{'budget ms':>10s} {'seed':>5s}  {'accuracy':>28s}  {'paper':>28s}  regret in points")
     for seed in range(num_seeds):

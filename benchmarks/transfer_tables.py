@@ -99,7 +99,7 @@ def judge_of(space: SearchSpace, lut: LatencyLUT, num: int, seed: int) -> Judge:
 
 def log_sums(space: SearchSpace, seconds: dict[str, float], genomes: Genomes) -> FloatArray:
     """float64[K]: logarithms of sums of blocks."""
-    out: FloatArray = np.log(BlockTable(space, NUM_CLASSES, lambda b: seconds.get(b.key, np.nan)).sum(genomes))
+    out: FloatArray = np.log(BlockTable(space, NUM_CLASSES, lambda b: seconds.get(b.key, np.nan)).of(genomes))
     return out
 
 

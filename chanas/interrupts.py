@@ -123,16 +123,6 @@ def kept() -> str | None:
     return None if _STATE.kept is None else _STATE.kept()
 
 
-@contextlib.contextmanager
-def left_to_parent() -> Iterator[None]:
-    """Processes that are started inside don't get Ctrl-C, not even as they begin: this one ends them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def die_with_parent() -> None:
     """End this process with the thread that started it, if the system supports that."""
     import ctypes  # at once is time in which Ctrl-C is a traceback

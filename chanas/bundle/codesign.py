@@ -160,6 +160,14 @@ class CoDesign:
         """True if the bundle can predict; without weights it can only be timed."""
         return WEIGHTS in self.document["hashes"]
 
+    def check_weights(self, consequence: str) -> None:
+        """Raises CheckpointError: the bundle has no weights; the message ends with what follows from that."""
+        if not self.has_weights:
+            raise CheckpointError(
+                f"bundle {self.path} has no weights (it was searched with accuracies measured elsewhere), so "
+                f"{consequence}"
+            )
+
     @functools.cached_property
     def tensors(self) -> dict[str, Array]:
         """PyTorch parameters by name; random ones where the bundle has no weights (imports torch)."""
@@ -194,11 +202,7 @@ class CoDesign:
             CheckpointError: the bundle has no weights.
             TargetError: the module is for another processor.
         """
-        if not self.has_weights:
-            raise CheckpointError(
-                f"bundle {self.path} has no weights (it was searched with accuracies measured elsewhere), so it cannot "
-                "classify; `chanas bench` times its module"
-            )
+        self.check_weights("it cannot classify; `chanas bench` times its module")
         resolution = self.architecture.resolution
         expected = (self.space.in_channels, resolution, resolution)
         if images.ndim != 4 or images.shape[1:] != expected:

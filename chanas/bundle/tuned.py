@@ -150,6 +150,11 @@ class TunedNetwork:
         """The remark for its users, such as that its weights are random; empty without one."""
         return remark_of(self.document["origin"])
 
+    @property
+    def was_quantised(self) -> bool:
+        """True if what it was tuned from is quantised already."""
+        return bool((self.document.get("int8") or {}).get("method") == "file")
+
     @classmethod
     def open(cls, folder: Path | str) -> TunedNetwork:
         """Open a folder that `chanas tune` made.

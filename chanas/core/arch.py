@@ -14,7 +14,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -496,8 +495,3 @@ class SearchSpace:
         source = preset_or_file(name_or_path, "spaces", "search space", ConfigError)
         fields = "search space fields"
         return cls.from_json(read_mapping(source, name_or_path, "search space file", fields, ConfigError))
-
-
-def log10_num_architectures(space: SearchSpace) -> float:
-    """log10 of the number of architectures, for reports (`mbv3` has about 10^19 per sub-space)."""
-    return math.log10(space.num_architectures)

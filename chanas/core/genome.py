@@ -362,8 +362,8 @@ class BlockTable:
         out: FloatArray = self._flat[index]
         return out
 
-    def sum(self, genomes: Genomes) -> FloatArray:
-        """float64[N]: the summed cost of each genome."""
+    def of(self, genomes: Genomes) -> FloatArray:
+        """float64[N]: the cost of each genome, summed over its blocks."""
         r, w = genomes[:, 0], genomes[:, 1]
         total: FloatArray = self.offset[r, w] + self.gather(genomes).sum(axis=1)
         if not self.space.dtypes:
@@ -399,10 +399,6 @@ class BlockTable:
             self.offset[r, w] = np.inf
             for costs in (self.fixed, self.cost, self.change, self._padded):
                 costs[r, w] = 0.0
-
-    def of(self, genomes: Genomes) -> FloatArray:
-        """Same as `sum`, under the name that a `CostTable` has for it."""
-        return self.sum(genomes)
 
     def smallest(self) -> tuple[FloatArray, Genomes]:
         """The least sum of each sub-space, float64[R, W], and an architecture that has it, int16[R, W, L]; exact:

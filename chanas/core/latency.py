@@ -190,16 +190,12 @@ class LatencyTable:
         self.space, self.blocks = blocks.space, blocks
         self._weights, self._misses = weights, misses
 
-    def sum(self, genomes: Genomes) -> FloatArray:
-        """float64[N] seconds of each genome int16[N, L]; NaN where a block is unknown."""
-        total = self.blocks.sum(genomes)
-        if self._weights is not None and self._misses is not None:
-            total += self._misses.seconds(self._weights.sum(genomes))
-        return total
-
     def of(self, genomes: Genomes) -> FloatArray:
-        """Same as `sum`, under the name that a `CostTable` has for it."""
-        return self.sum(genomes)
+        """float64[N] seconds of each genome int16[N, L]; NaN where a block is unknown."""
+        total = self.blocks.of(genomes)
+        if self._weights is not None and self._misses is not None:
+            total += self._misses.seconds(self._weights.of(genomes))
+        return total
 
     def replace_nan(self, seconds: float) -> None:
         """Give blocks whose seconds are unknown (NaN) some."""
@@ -217,7 +213,7 @@ class LatencyTable:
             return value, genomes
         shape, length = value.shape, genomes.shape[-1]
         found = [genomes.reshape(-1, length), self._weights.smallest()[1].reshape(-1, length)]
-        seconds = np.array([self.sum(rows) for rows in found])
+        seconds = np.array([self.of(rows) for rows in found])
         # an architecture of a sub-space with unknown blocks only is NaN both ways
         best = np.where(np.isnan(seconds), np.inf, seconds).argmin(axis=0)
         rows = np.arange(len(best))
@@ -363,17 +359,21 @@ class LatencyLUT:
 
     def latency_s(self, space: SearchSpace, num_classes: int, genomes: Genomes) -> FloatArray:
         """float64[N] seconds of each genome: equation 5, corrected by the calibration where there is one."""
-        return self.table(space, num_classes).sum(genomes)
+        return self.table(space, num_classes).of(genomes)
 
     def check_space(self, space: SearchSpace) -> None:
         """Raises LUTError when the table was made for another space, unless that has another name and the table has
         every row of one of its sub-spaces, classifiers apart: seconds are of blocks, whatever space they are in."""
-        made_for = (self.header.space, self.header.space_digest)
-        if made_for != (space.name, space.digest) and (made_for[0] == space.name or not self._shares(space)):
+        if not self.is_of(space):
             raise LUTError(
                 f"expected a LUT of space '{space.name}' ({space.digest}), got one of '{self.header.space}' "
                 f"({self.header.space_digest}); run `chanas prescheduler --space {space.name}`"
             )
+
+    def is_of(self, space: SearchSpace) -> bool:
+        """True if the table goes with a space, as `check_space` says."""
+        made_for = (self.header.space, self.header.space_digest)
+        return made_for == (space.name, space.digest) or (made_for[0] != space.name and self._shares(space))
 
     def _shares(self, space: SearchSpace) -> bool:
         """True if all rows of a sub-space are there, but for its classifier, whose number of classes is not known."""

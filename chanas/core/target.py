@@ -15,9 +15,7 @@ from typing import Any, Literal
 from chanas.core.codec import fields_from_json, fields_to_json
 from chanas.core.gpu import GPUFeatures
 from chanas.core.processor import Processor, host_processor
-from chanas.core.usage import DTYPES as DTYPES
-from chanas.core.usage import GPU_DTYPES as GPU_DTYPES
-from chanas.core.usage import TargetName
+from chanas.core.usage import GPU_DTYPES, SHORT_DTYPES, TargetName
 from chanas.errors import TargetError, unknown_name
 
 LOCAL_TARGETS = ("cpu", "cuda")
@@ -85,8 +83,8 @@ class HardwareTarget:
 
     @property
     def dtype_name(self) -> str:
-        """The dtype as commands spell it: f32, bf16, f16 or tf32."""
-        return next(name for name, dtype in (DTYPES | GPU_DTYPES).items() if dtype == self.dtype)
+        """The dtype as commands spell it: f32, bf16, int8, f16 or tf32."""
+        return SHORT_DTYPES[self.dtype]
 
     @property
     def description(self) -> str:
@@ -206,12 +204,10 @@ def has_dots(processor: Processor) -> bool:
     return not {"avx512_vnni" if "avx512f" in flags else "avx_vnni", *_ARM_DOTS}.isdisjoint(flags)
 
 
-_IN_MATRICES = {"bf16": "amx_bf16", "int8": "amx_int8"}
-
-
 def has_matrices(processor: Processor, dtype: str) -> bool:
-    """True if a processor has matrix registers that take a dtype, `bf16` or `int8`."""
-    return {"amx_tile", _IN_MATRICES.get(dtype)} <= set(processor.used_flags)
+    """True if a processor has matrix registers that take a dtype, `bf16` or `int8`, and vectors as long as theirs."""
+    needed = {"avx512f", "amx_tile", "amx_bf16", "amx_int8"}
+    return dtype in ("bf16", "int8") and needed <= set(processor.used_flags)
 
 
 def gpu_target(name: str, device: str, gpu: GPUFeatures, l2_bytes: int) -> HardwareTarget:

@@ -12,6 +12,8 @@ GPU_DTYPES = {"f32": "float32", "f16": "float16", "tf32": "tf32"}
 """Those that GPUs have kernels for. tf32 is float32 in memory; its products are rounded by tensor cores."""
 
 _DTYPE = "|".join(DTYPES | GPU_DTYPES)
+SHORT_DTYPES = {long: short for short, long in (DTYPES | GPU_DTYPES).items()}
+"""The names of dtypes as commands spell them, by those of TVM."""
 _NAME = re.compile(rf"(?P<device>.+?)(-(?P<threads>\d+)t)?(-(?P<dtype>{_DTYPE}))?(-b(?P<batch>\d+))?")
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from chanas.core.processor import MATRIX_REQUEST, Processor, host_processor
 from chanas.core.target import (
-    DTYPES,
     LOCAL_TARGETS,
     HardwareTarget,
     fingerprint,
@@ -26,7 +25,7 @@ from chanas.core.target import (
     scheduling_flags,
     this_machine,
 )
-from chanas.core.usage import TargetName, Usage
+from chanas.core.usage import DTYPES, TargetName, Usage
 from chanas.devices.cores import usable_cores
 from chanas.devices.driver import FoundGPU, find_gpu
 from chanas.errors import TargetError, unknown_name

@@ -17,7 +17,8 @@ from chanas.compiler.emulation import emulated_logits, has_int8
 from chanas.compiler.program import Program
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
-from chanas.core.target import DTYPES, HardwareTarget, dtypes_of
+from chanas.core.target import HardwareTarget, dtypes_of
+from chanas.core.usage import DTYPES
 from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources
 from chanas.export.driver import build_calls, driver, write_weights
@@ -82,11 +83,7 @@ def export(
         MeasureError: the example computes something else than PyTorch.
     """
     loaded = CoDesign.load(bundle)
-    if not loaded.has_weights or loaded.preprocess is None:
-        raise CheckpointError(
-            f"bundle {bundle} has no weights (it was searched with accuracies measured elsewhere), so there is nothing "
-            "to classify with; search with a trained supernet"
-        )
+    loaded.check_weights("there is nothing to classify with; search with a trained supernet")
     usable = checked_name(out, name)
     schedules, points = _schedules(loaded, target)
     toolchain = find_c_toolchain(schedules.target.mtriple, tools)

@@ -198,13 +198,15 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hex digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def file_digest(path: Path) -> str:
     """First 16 hex digits of the SHA-256 of a file, by which results name what they came from."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()[:16]
+    return sha256_of(path)[:16]
 
 
 def check_digests(document: Path, digests: Mapping[str, str | None], what: str, command: str) -> None:

@@ -117,7 +117,6 @@ class StaticNetwork(nn.Module):
 
     def __init__(self, blocks: Sequence[BlockConfig]) -> None:
         super().__init__()
-        self.configs = tuple(blocks)
         self.blocks = nn.ModuleList(block_module(b) for b in blocks)
 
     def forward(self, x_nchw: Tensor) -> Tensor:

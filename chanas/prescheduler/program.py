@@ -133,7 +133,7 @@ def with_defaults(
     return {**choices, **defaults}
 
 
-def working_choices(program: Program, target: HardwareTarget, choices: Choices, pool: Pool, scratch: Path) -> Choices:
+def working_choices(target: HardwareTarget, choices: Choices, pool: Pool, scratch: Path) -> Choices:
     """Choices whose schedules that nobody measured here were built, run and compared each alone, and replaced by the
     next likely ones where they do not work.
 

@@ -23,7 +23,7 @@ from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least, none_found
 from chanas.search.evolution.evolution import evolve
-from chanas.search.evolution.pareto import nsga2
+from chanas.search.evolution.pareto import latency_and_error, nsga2
 from chanas.search.front import FrontPoint, mark_dominated, spread_over
 from chanas.search.job import best_candidates, propose_rows
 from chanas.search.proof import Finalist, Proof, Proposal, Prove, prove_all, prove_rounds
@@ -326,11 +326,9 @@ class _Search:
     def _front(self, latency: Constraint) -> list[Proposal]:
         """Points of the front of this table's latency and accuracy, spread over it."""
 
-        def objectives(genomes: Genomes) -> FloatArray:
-            return np.stack([latency.cost(genomes), -self.predictor.mean(genomes)], axis=1)
-
         settings = self.config.evolution.model_copy(update={"generations": max(1, self.config.pareto_generations)})
         known, _ = self.evaluations.training_set()
+        objectives = latency_and_error(latency, self.predictor.mean)
         front = nsga2(
             self.space, objectives, [*latency.left_out, *self.others], settings, self.rng(_FRONT), start=known
         )

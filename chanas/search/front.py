@@ -28,7 +28,7 @@ from chanas.search.cosearch import in_dtypes, provenance
 from chanas.search.evolution.constraints import NO_LIMIT_S, Constraint, latency_constraint
 from chanas.search.evolution.dtypes import DtypeChoice
 from chanas.search.evolution.feasibility import check_together
-from chanas.search.evolution.pareto import ParetoResult, nsga2, pareto_front
+from chanas.search.evolution.pareto import ParetoResult, latency_and_error, nsga2, pareto_front
 from chanas.search.evolution.population import unevaluated
 from chanas.search.learning import Refinement, Source, dtype_evaluations, teach_predictor
 from chanas.search.pictures import predicted_points
@@ -112,15 +112,13 @@ def search_front(job: FrontJob, source: Source, prove: Prove, progress: bool = T
     settings = config.evolution.model_copy(update={"generations": max(1, config.pareto_generations)})
 
     def front_of(predictor: AccuracyPredictor) -> ParetoResult:
-        def objectives(genomes: Genomes) -> FloatArray:
-            return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
-
         known, _ = evaluations.training_set()
         rng = np.random.default_rng([seed, _FRONT])
         improve = None
         if space.dtypes:
             choice = DtypeChoice(space, predictor.losses_by_place, [latency, *limits])
             improve = functools.partial(choice.along, rng=rng)
+        objectives = latency_and_error(latency, predictor.mean)
         return nsga2(space, objectives, limits, settings, rng, start=known, improve=improve)
 
     def choose(predictor: AccuracyPredictor, num: int) -> Genomes:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, Genomes, decode, sample
+from chanas.core.genome import FloatArray, decode, sample
 from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import MIN_TRAINING, AccuracyPredictor, cut
 from chanas.search.accuracy.validation import CrossValidation, cross_validate
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.constraints import Constraint
 from chanas.search.evolution.evolution import EvolutionResult
-from chanas.search.evolution.pareto import ParetoResult, nsga2
+from chanas.search.evolution.pareto import ParetoResult, latency_and_error, nsga2
 
 # Kind `pairs` takes the cube of this in time, Kendall's tau the square of it in memory.
 MOST_VALIDATED = 1000
@@ -44,10 +44,7 @@ def pictures(
     }
     if config.pareto_generations:
         settings = config.evolution.model_copy(update={"generations": config.pareto_generations})
-
-        def objectives(genomes: Genomes) -> FloatArray:
-            return np.stack([latency.cost(genomes), -predictor.mean(genomes)], axis=1)
-
+        objectives = latency_and_error(latency, predictor.mean)
         start = None if run is None else run.genomes[: settings.population]
         front = nsga2(space, objectives, [*latency.left_out, *others], settings, rng, start=start)
         pictures["pareto"] = predicted_points(space, front)

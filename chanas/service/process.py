@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.errors import ModelError
 from chanas.files.run import RunDirectory
@@ -41,13 +41,12 @@ def tune(plan: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
 
 def _learn(records: Path, shared: Path, target: HardwareTarget, transfer: bool) -> None:
     """Pass on what an earlier attempt has measured, and take what is known of the device."""
-    from chanas.compiler.backends import backend_of
     from chanas.prescheduler.records.merging import merge_records
-    from chanas.prescheduler.records.store import device_key
+    from chanas.prescheduler.records.store import own_key
 
     merge_records(records, shared)
     if transfer:
-        merge_records(shared, records, device_key(target, tvm_version(), backend_of(target).space_version))
+        merge_records(shared, records, own_key(target))
 
 
 def check_whole(path: Path) -> None:

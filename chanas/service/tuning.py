@@ -23,7 +23,7 @@ from chanas.measuring.shared.turns import Client
 from chanas.measuring.shared.workers import Tell
 from chanas.models.sources.opening import check_library
 from chanas.prescheduler.records.merging import merge_records
-from chanas.prescheduler.records.store import device_key
+from chanas.prescheduler.records.store import own_key
 from chanas.scheduler.pools import PoolMaker
 from chanas.scheduler.resources import Resource
 from chanas.service import archive
@@ -116,7 +116,7 @@ class Tunings:
         except ChanasError as error:
             raise ServiceError(str(error), 422) from error
         about = request.model_dump(mode="json", include=set(_ABOUT[request.kind]))
-        key = device_key(hardware, tvm_version(), backend_of(hardware).space_version)
+        key = own_key(hardware)
         return digest_of([request.kind, about, key, hardware.dtype, hardware.batch])
 
     def open(self, claimed: Claimed) -> Opened:

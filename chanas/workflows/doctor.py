@@ -25,8 +25,9 @@ import psutil
 import chanas
 from chanas.compiler.backends import case_of
 from chanas.compiler.cuda.nvrtc import why_no_nvrtc
-from chanas.core.target import DTYPES, HardwareTarget, llvm_version
+from chanas.core.target import HardwareTarget, llvm_version
 from chanas.core.units import format_bytes, format_latency
+from chanas.core.usage import DTYPES
 from chanas.devices import machine_state
 from chanas.devices.cores import kept_off, split_cores, usable_cores
 from chanas.devices.driver import find_gpu

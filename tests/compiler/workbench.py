@@ -31,6 +31,7 @@ from chanas.core.blocks import BlockConfig, computing
 from chanas.core.codec import to_json
 from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
+from chanas.core.processor import host_processor
 from chanas.core.progress import PlainLines
 from chanas.core.target import HardwareTarget, in_dtype, tvm_version
 from chanas.core.task import Task
@@ -115,7 +116,7 @@ INT8 = dataclasses.replace(device(), name="cpu-int8", dtype="int8")
 INT8_MATRICES = dataclasses.replace(INT8, has_matrices=True)
 """The same with matrix registers."""
 needs_bfloat16 = pytest.mark.skipif(not runs_here(BF16), reason="this processor lacks AVX512_BF16")
-needs_int8 = pytest.mark.skipif(not runs_here(INT8), reason="this processor lacks AVX2")
+needs_int8 = pytest.mark.skipif("avx2" not in host_processor().used_flags, reason="this processor lacks AVX2")
 needs_matrices = pytest.mark.skipif(
     not (runs_here(MATRICES) and runs_here(INT8_MATRICES)), reason="this processor lacks AMX"
 )

@@ -170,19 +170,19 @@ def made_up_cost(block: BlockConfig) -> float:
 def test_a_block_table_sums_what_the_blocks_sum_to(population: Population) -> None:
     space, genomes = population
     expected = [sum(made_up_cost(b) for b in a.blocks(space, 10)) for a in decode(space, genomes)]
-    np.testing.assert_allclose(BlockTable(space, 10, made_up_cost).sum(genomes), expected, rtol=1e-12)
+    np.testing.assert_allclose(BlockTable(space, 10, made_up_cost).of(genomes), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["mbv3", "mbv3-32"])
 def test_a_block_table_of_macs_gives_the_macs_of_preset_members(name: str, rng: np.random.Generator) -> None:
     space = SearchSpace.load(name)
     genomes = sample(space, 50, rng)
-    sums = BlockTable(space, 10, lambda block: float(block.num_macs)).sum(genomes)
+    sums = BlockTable(space, 10, lambda block: float(block.num_macs)).of(genomes)
     assert sums.tolist() == [a.num_macs(space, 10) for a in decode(space, genomes)]
 
 
 def test_a_block_table_of_no_genomes_is_empty(tiny_space: SearchSpace) -> None:
-    assert BlockTable(tiny_space, 10, made_up_cost).sum(encode(tiny_space, [])).shape == (0,)
+    assert BlockTable(tiny_space, 10, made_up_cost).of(encode(tiny_space, [])).shape == (0,)
 
 
 @settings(max_examples=20)
@@ -198,7 +198,7 @@ def test_left_out_sub_spaces_cost_infinitely_much(tiny_space: SearchSpace, rng: 
         table.leave_out([tiny_space.sub_spaces[0]])
         rows = sample(space, 200, rng)
         is_first = (rows[:, :2] == 0).all(axis=1)
-        np.testing.assert_array_equal(np.isinf(table.sum(rows)), is_first)
+        np.testing.assert_array_equal(np.isinf(table.of(rows)), is_first)
         expected = before.copy()
         expected[0, 0] = np.inf
         np.testing.assert_array_equal(table.smallest()[0], expected)
@@ -337,7 +337,7 @@ def test_a_table_of_several_dtypes_sums_blocks_and_what_converts_between_them(po
     architectures = decode(space, genomes)
     named = [a if a.dtypes else with_first_dtype(space, a) for a in architectures]
     expected = [3.0 + sum(cost_by_dtype(b) for b in a.blocks(space, 10)) for a in named]
-    np.testing.assert_allclose(BlockTable(space, 10, cost_by_dtype, offset=3.0).sum(genomes), expected, rtol=1e-12)
+    np.testing.assert_allclose(BlockTable(space, 10, cost_by_dtype, offset=3.0).of(genomes), expected, rtol=1e-12)
 
 
 def with_first_dtype(space: SearchSpace, architecture: Architecture) -> Architecture:
@@ -389,8 +389,8 @@ def test_the_least_of_all_architectures_is_found(rng: np.random.Generator) -> No
         costs.clear()
         table = BlockTable(space, 10, cost)
         value, genomes = table.smallest()
-        assert value[0, 0] == pytest.approx(table.sum(rows).min(), rel=1e-12)
-        assert table.sum(genomes[0]) == pytest.approx(value[0], rel=1e-12)
+        assert value[0, 0] == pytest.approx(table.of(rows).min(), rel=1e-12)
+        assert table.of(genomes[0]) == pytest.approx(value[0], rel=1e-12)
 
 
 def assert_is_least(table: BlockTable, rng: np.random.Generator) -> None:
@@ -399,7 +399,7 @@ def assert_is_least(table: BlockTable, rng: np.random.Generator) -> None:
     cheapest = genomes.reshape(-1, genomes.shape[-1])
     np.testing.assert_array_equal(canonical(space, cheapest), cheapest)
     assert all(space.contains(a) for a in decode(space, cheapest))
-    np.testing.assert_allclose(table.sum(cheapest), value.ravel(), rtol=1e-12)
+    np.testing.assert_allclose(table.of(cheapest), value.ravel(), rtol=1e-12)
     alike = mutate(space, np.repeat(cheapest, 1000 // len(cheapest) + 1, axis=0), 0.1, rng)
     rows = np.concatenate([sample(space, 2000, rng), alike])
-    assert (table.sum(rows) >= value[rows[:, 0], rows[:, 1]] * (1 - 1e-12)).all()
+    assert (table.of(rows) >= value[rows[:, 0], rows[:, 1]] * (1 - 1e-12)).all()

@@ -199,7 +199,7 @@ def test_blocks_are_shared_by_spaces_of_other_names(tiny_space: SearchSpace, tab
     table.check(other, HOST)
     assert [s.resolution for s in table.covered(other, CLASSES)] == [16, 16]
     genomes = sample(other, 20, np.random.default_rng(0), other.sub_spaces[0])
-    seconds = table.table(other, CLASSES, with_holes=True).sum(genomes)
+    seconds = table.table(other, CLASSES, with_holes=True).of(genomes)
     of_blocks = [sum(table.block_s(b) for b in a.blocks(other, CLASSES)) for a in decode(other, genomes)]
     np.testing.assert_allclose(seconds, of_blocks)
     del table.rows[other.block(other.sub_spaces[0], 0, 0, 3, 2).key]
@@ -343,10 +343,10 @@ def test_a_network_with_a_hole_in_one_dtype_is_not_known(tiny_space: SearchSpace
     table = mixed.table(space, CLASSES, with_holes=True)
     genomes = sample(space, 500, np.random.default_rng(0))
     has_hole = [bool({hole, conversion} & set(a.blocks(space, CLASSES))) for a in decode(space, genomes)]
-    np.testing.assert_array_equal(np.isnan(table.sum(genomes)), has_hole)
+    np.testing.assert_array_equal(np.isnan(table.of(genomes)), has_hole)
     assert 0 < sum(has_hole) < len(has_hole)
     table.replace_nan(100.0)
-    np.testing.assert_array_equal(table.sum(genomes) >= 100.0, has_hole)
+    np.testing.assert_array_equal(table.of(genomes) >= 100.0, has_hole)
 
 
 def test_sub_spaces_that_are_left_out_need_no_rows(tiny_space: SearchSpace, mixed: LatencyLUT) -> None:

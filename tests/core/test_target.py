@@ -15,7 +15,6 @@ import pytest
 from chanas.core.gpu import GPUFeatures
 from chanas.core.processor import host_processor, parse_cpuinfo
 from chanas.core.target import (
-    DTYPES,
     LAYOUTS,
     HardwareTarget,
     differences,
@@ -28,6 +27,7 @@ from chanas.core.target import (
     processor_dtypes,
     tvm_version,
 )
+from chanas.core.usage import DTYPES
 from chanas.devices.driver import FoundGPU
 from chanas.devices.host import Machine, load_target
 from chanas.devices.target_files import describe_target

@@ -104,7 +104,7 @@ def test_schedules_for_other_vectors_are_not_taken_without_a_trial() -> None:
 def test_a_schedule_from_elsewhere_that_does_not_work_gives_way_to_a_likely_one(tmp_path: Path) -> None:
     first = with_defaults(program(), HERE, {}, known_elsewhere(KNOWN))
     bad = KNOWN, first[KEYS[0]].point
-    found = working_choices(program(), HERE, first, rejecting(bad), tmp_path)  # type: ignore[arg-type]
+    found = working_choices(HERE, first, rejecting(bad), tmp_path)  # type: ignore[arg-type]
     known, *others = KEYS
     assert (found[known].point, found[known].taken_from) == (ranked_points(KNOWN, HERE, 1)[0], DEFAULT)
     assert [found[key] for key in others] == [first[key] for key in others]
@@ -119,7 +119,7 @@ def rejecting(*rejected: tuple[Workload, Point]) -> SyntheticPool:
 
 def test_a_likely_schedule_that_does_not_work_gives_way_to_the_next(choices: Choices, tmp_path: Path) -> None:
     first, second, *_ = ranked_points(OTHER, HERE, 3)
-    found = working_choices(program(), HERE, choices, rejecting((OTHER, first)), tmp_path)  # type: ignore[arg-type]
+    found = working_choices(HERE, choices, rejecting((OTHER, first)), tmp_path)  # type: ignore[arg-type]
     assert found[KEYS[1]].point == second
     assert {key: c for key, c in found.items() if key != KEYS[1]} == {k: c for k, c in choices.items() if k != KEYS[1]}
 
@@ -127,4 +127,4 @@ def test_a_likely_schedule_that_does_not_work_gives_way_to_the_next(choices: Cho
 def test_an_operator_without_a_schedule_that_works_is_named(choices: Choices, tmp_path: Path) -> None:
     pool = rejecting(*((OTHER, point) for point in ranked_points(OTHER, HERE, 3)))
     with pytest.raises(MeasureError, match=rf"no schedule of operator {OTHER.key} works \(wrong result"):
-        working_choices(program(), HERE, choices, pool, tmp_path)  # type: ignore[arg-type]
+        working_choices(HERE, choices, pool, tmp_path)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ class Bench:
     def prove(self, architectures: Sequence[Architecture]) -> list[Proof]:
         self.asked += [a.key for a in architectures]
         genomes = encode(self.space, architectures)
-        seconds, top1 = self.slower * self.tuned.sum(genomes), self.truth.many(genomes)
+        seconds, top1 = self.slower * self.tuned.of(genomes), self.truth.many(genomes)
         timings = [(Timing("cpu", s, 0.0),) for s in seconds.tolist()]
         return [Proof(*row) for row in zip(architectures, timings, top1.tolist(), strict=True)]
 
@@ -73,7 +73,7 @@ def bench(demo_space: SearchSpace, make_accuracy: Callable[..., Any]) -> Bench:
 
 @pytest.fixture
 def budget_s(bench: Bench) -> float:
-    return float(np.median(bench.tuned.sum(sample(bench.space, 500, np.random.default_rng(2)))))
+    return float(np.median(bench.tuned.of(sample(bench.space, 500, np.random.default_rng(2)))))
 
 
 def test_a_table_of_other_units_ranks_and_wins_the_same(bench: Bench, budget_s: float) -> None:

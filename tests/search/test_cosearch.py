@@ -46,7 +46,7 @@ class Bench:
 
     def latency_s(self, architecture: Architecture) -> float:
         table = self.lut.table(self.space, 10, with_holes=True)
-        return float(table.sum(encode(self.space, [architecture]))[0])
+        return float(table.of(encode(self.space, [architecture]))[0])
 
     def timings(self, architecture: Architecture) -> tuple[Timing, ...]:
         return (Timing("cpu", self.ratio * self.latency_s(architecture), 1e-7),)

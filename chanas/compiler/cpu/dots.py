@@ -21,6 +21,7 @@ from tvm.target import codegen
 
 from chanas.compiler.expressions import Intrinsic
 from chanas.core.target import HardwareTarget
+from chanas.errors import ScheduleError
 
 _WORD_BITS = 32
 _WIDEST = 8
@@ -67,6 +68,8 @@ def byte_instructions(target: HardwareTarget) -> str:
     lanes = target.vector_lanes
     features = {str(feature) for feature in codegen.llvm_get_cpu_features(target.tvm_target())}
     if "neon" in features:
+        if lanes != _NEON_LANES:
+            raise ScheduleError(f"int8 on ARM has vectors of {_NEON_LANES} words, got {lanes}")
         dot, declared = (_dot_by_usdot if "i8mm" in features else _dot_by_sdot)()
         in_bytes = _NEON_BYTES
     else:
@@ -97,6 +100,7 @@ def _dot_by_instruction(lanes: int) -> tuple[list[str], list[str]]:
     return lines, [f"{words} {name}({words}, {in_bytes}, {in_bytes})"]
 
 
+_NEON_LANES = 4
 _NEON_DOT = "@llvm.aarch64.neon.{}.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)"
 _NEON_OPERANDS = ["%x = bitcast <4 x i32> %a to <16 x i8>", "%y = bitcast <4 x i32> %b to <16 x i8>"]
 

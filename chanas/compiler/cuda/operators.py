@@ -71,9 +71,9 @@ def _wide(value: Any) -> Any:
     return value.astype("float32")
 
 
-def _weight(workload: Workload, weights: Any, tap: Any, c: Any, n: Any) -> Any:
+def _weight(workload: Workload, weights: Any, c: Any, n: Any) -> Any:
     """A product's weight as float32."""
-    return _wide(weights[tap, c // 2, n, c % 2] if workload.input_precision.per_word == 2 else weights[tap, c, n])
+    return _wide(weights[0, c // 2, n, c % 2] if workload.input_precision.per_word == 2 else weights[0, c, n])
 
 
 def image_and_pixel(m: Any, pixels: int, batch: int) -> tuple[Any, Any]:
@@ -99,7 +99,7 @@ def dense(workload: Workload, x: Any, parameters: Sequence[Any], extras: Sequenc
     def term(m: Any, n: Any) -> Any:
         value = _wide(x[m, k])
         value = value if gate is None else _wide((value * _wide(gate[0, k])).astype(x.dtype))
-        return te.sum(value * _weight(workload, weights, 0, k, n), axis=k)
+        return te.sum(value * _weight(workload, weights, k, n), axis=k)
 
     acc = te.compute((1, workload.out_channels), term, name="acc")
     return _finish(workload, acc, bias, rest.pop(0) if workload.residual else None)

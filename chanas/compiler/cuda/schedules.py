@@ -26,13 +26,13 @@ def _schedule_of(workload: Workload, compute: Compute) -> Any:
     return s_tir.Schedule(operator_function(workload, compute), error_render_level="none")
 
 
-def _load_together(sch: Any, stage: Any, num_outer: int, num_threads: int, vector: int) -> None:
+def _load_together(sch: Any, stage: Any, num_threads: int, vector: int) -> None:
     """A block's threads fill a buffer in shared memory: for i, j  ->  for turn: for thread: vector of values of j
 
-    `num_outer` loops are around the stage's own ones. What is padding is the same for all values of a vector, because
-    the last loop is over channels and `vector` divides it.
+    One loop is around the stage's own ones. What is padding is the same for all values of a vector, because the last
+    loop is over channels and `vector` divides it.
     """
-    loops = sch.get_loops(stage)[num_outer:]
+    loops = sch.get_loops(stage)[1:]
     if vector > 1:
         loops[-1], values = sch.split(loops[-1], [None, vector])
         sch.vectorize(values)
@@ -41,13 +41,6 @@ def _load_together(sch: Any, stage: Any, num_outer: int, num_threads: int, vecto
     sch.bind(thread, "threadIdx.x")
     if int(sch.get(turns).extent) <= _MAX_LOADS_IN_FLIGHT:
         sch.unroll(turns)
-
-
-def _zero_first(sch: Any, acc: Any, reduction: Any, num_unrolled: int) -> None:
-    """Split the zero-initialisation off a reduction, its last loops written out."""
-    init = sch.decompose_reduction(acc, reduction)
-    for loop in sch.get_loops(init)[-num_unrolled:]:
-        sch.unroll(loop)
 
 
 def _store(sch: Any, loop: Any, extent: int) -> None:
@@ -85,14 +78,15 @@ def depthwise(workload: Workload, point: DepthwisePoint, gpu: GPUFeatures) -> An
     if point.in_shared_memory:
         sch.set_scope(taken, 0, "shared")
         sch.compute_at(taken, block, preserve_unit_loops=True)
-        _load_together(sch, taken, 1, num_threads, point.input_vector)
+        _load_together(sch, taken, num_threads, point.input_vector)
     else:
         sch.compute_inline(taken)
     h, w, c, rh, rw = sch.get_loops(acc)[-5:]
     sch.reorder(rh, rw, h, w, c)
     for loop in (h, w, c, *((rh, rw) if point.writes_taps_out else ())):
         sch.unroll(loop)
-    _zero_first(sch, acc, rh, 3)
+    for loop in sch.get_loops(sch.decompose_reduction(acc, rh))[-3:]:
+        sch.unroll(loop)
     return sch.mod["main"]
 
 

@@ -168,10 +168,6 @@ class Slot:
         return answer
 
 
-Work = Callable[[Slot], Any]
-"""The work of a stage on these machines."""
-
-
 class _SlotThread(ThreadPoolExecutor):
     """The thread that serves a slot: it hands the slot to each work."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from chanas.compiler.comparison import Difference, Draw, difference, largest_of
 from chanas.compiler.cpu.module import ProgramModule, program_module
 from chanas.compiler.program import Program, TunedOperation
+from chanas.core.statistics import spread
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError
 from chanas.measuring.fleet import Pool
@@ -137,4 +138,4 @@ def _spread(values: Sequence[int], program: Program) -> list[int]:
     """Some of the values, as far apart as possible, the first and the last among them."""
     mean_bytes = sum(4 * math.prod(program.value(v).shape) for v in values) / len(values)
     num = min(len(values), _MOST_VALUES, max(2, int(_MOST_BYTES / max(1.0, mean_bytes))))
-    return [values[i] for i in sorted(set(np.linspace(0, len(values) - 1, num).round().astype(int).tolist()))]
+    return [values[i] for i in spread(len(values), num)]

@@ -1,6 +1,6 @@
 """Whole numbers of few bits, which stand for scale · (number − zero point): to them, from them, and products of them.
 
-Products are computed in float32: whole numbers are exact in it up to 2²⁴.
+Products of whole numbers (MatMulInteger, ConvInteger) are computed in float32, which holds them exactly up to 2²⁴.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _qgemm(call: Call) -> Read:
         steps = make.each("multiply", _along(call, call.input(1), 0, 1), _along(call, call.input(4), 0, 1))
         read.append(_whole_bias(call, 6, make.scaled(steps, alpha)))
     product = read_as(call, "Gemm", read, call.given)
-    return _numbers(call, product, 7, make.dtype_of(call.input(0))) if call.has(7) else product
+    return _numbers(call, product, 7, make.dtype_of(call.input(8))) if call.has(8) else product
 
 
 @reads(f"{_RUNTIMES}QLinearAdd", f"{_RUNTIMES}QLinearMul")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,11 +85,6 @@ class OpenedModel:
 def file_name(text: str) -> str:
     """A name for files: letters, digits, `.`, `_` and `-`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
-
-
-def sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checked_facts(inputs: Sequence[TensorFacts], where: str) -> tuple[TensorFacts, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from chanas.errors import ModelError, describe
+from chanas.files.writing import sha256_of
 from chanas.models.sources.model import (
     Answer,
     Array,
@@ -21,7 +22,6 @@ from chanas.models.sources.model import (
     checked_facts,
     file_name,
     own_type,
-    sha256_of,
 )
 from chanas.models.sources.onnx_files import load_onnx
 

@@ -20,7 +20,8 @@ import numpy as np
 from chanas.devices.cores import limited_to
 from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
-from chanas.models.sources.model import Array, OpenedModel, TensorFacts, checked_facts, file_name, own_type, sha256_of
+from chanas.files.writing import sha256_of
+from chanas.models.sources.model import Array, OpenedModel, TensorFacts, checked_facts, file_name, own_type
 from chanas.models.sources.onnx_files import parse_onnx
 from chanas.models.sources.program_archive import copy_program
 

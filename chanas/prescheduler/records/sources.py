@@ -15,14 +15,14 @@ from typing import Any
 
 from chanas.compiler.backends import backend_of
 from chanas.core.latency import LatencyLUT
-from chanas.core.target import DTYPES, GPU_DTYPES, HardwareTarget, tvm_version
-from chanas.core.usage import TargetName
+from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.usage import DTYPES, GPU_DTYPES, SHORT_DTYPES, TargetName
 from chanas.errors import ChanasError, CheckpointError
 from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.schema import SCHEMA, version_of
-from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key
+from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key, own_key
 from chanas.prescheduler.records.tables import fetch, left_out, read_row, trials, usable_rows
 
 # The first schema with all columns that are read here.
@@ -105,9 +105,8 @@ class RecordFile:
             if hardware is None:
                 continue
             kind, threads = "cuda" if hardware.kind == "cuda" else "cpu", int(match["threads"])
-            short = next(name for name, long in (DTYPES | GPU_DTYPES).items() if long == dtype)
             images = batch if kind == "cuda" else 1  # a processor's operators have batches of their own
-            name = str(TargetName(kind, threads, short, images, key=match["place"] or ""))
+            name = str(TargetName(kind, threads, SHORT_DTYPES[dtype], images, key=match["place"] or ""))
             used = dataclasses.replace(hardware, name=name, num_threads=threads, dtype=dtype, batch=images)
             found.append(Source(device, used, match["compiler"], spaces))
         return list(dict.fromkeys(found))
@@ -143,7 +142,7 @@ class RecordFile:
 
     def tried(self, target: HardwareTarget, workload: str) -> list[TuningRecord]:
         """All records of a workload on a device as it is used today, failures too, oldest first."""
-        return self.trials(device_key(target, tvm_version(), backend_of(target).space_version), workload)
+        return self.trials(own_key(target), workload)
 
     def trials(self, device: str, workload: str) -> list[TuningRecord]:
         """All records of a workload on a device, by what records call it, failures too, oldest first."""

@@ -135,6 +135,11 @@ def device_key(target: HardwareTarget, compiler: str, spaces: int | None) -> str
     return f"{target.fingerprint}/{target.num_threads}t/tvm-{compiler}{version}" + (f"@{place}" if place else "")
 
 
+def own_key(target: HardwareTarget) -> str:
+    """Name of a device in records that are made of it now."""
+    return device_key(target, tvm_version(), backend_of(target).space_version)
+
+
 def _usage(target: HardwareTarget) -> str:
     """Part of a device's key in `runs`: its dtype and batch."""
     dtype = "" if target.dtype == "float32" else f"/{target.dtype}"
@@ -170,7 +175,7 @@ class RecordStore:
 
     def __init__(self, path: Path, target: HardwareTarget) -> None:
         self._spaces = backend_of(target).space_version
-        self.device = device_key(target, tvm_version(), self._spaces)
+        self.device = own_key(target)
         self._target = self.device + _usage(target)
         self.path = path
         self.num_added = 0

@@ -228,7 +228,7 @@ def check_table(
         return TableCheck(rows, (), tolerances, tolerance)
     architectures = draw_architectures(task.space, sample.num_networks, seed + _SEED_OFFSET, covered)
     table = lut.table(task.space, task.num_classes, with_holes=True)
-    predicted_s = table.sum(genome.encode(task.space, architectures))
+    predicted_s = table.of(genome.encode(task.space, architectures))
     outcomes = measure_networks(lut, task.space, target, task.num_classes, architectures, progress, open_pool)
     networks = tuple(
         Remeasured(a.key, float(old), new.seconds, new.error)

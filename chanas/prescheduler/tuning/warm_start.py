@@ -29,7 +29,7 @@ import numpy as np
 from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.effort import NOTHING
-from chanas.core.target import HardwareTarget, tvm_version
+from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError, StageOrderError, TargetError
 from chanas.files.run import RunDirectory
 from chanas.operators.keys import workload_of_key
@@ -37,7 +37,7 @@ from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import Idea, agree, by_likeness, points_of
 from chanas.prescheduler.records.schedules import SHIPPED, SUFFIX, ScheduleFile, read_schedules, shipped_schedules
 from chanas.prescheduler.records.sources import Source, open_records
-from chanas.prescheduler.records.store import TuningRecord, device_key
+from chanas.prescheduler.records.store import TuningRecord, own_key
 from chanas.prescheduler.tuning.cost_model.guards import SourceTrust
 from chanas.prescheduler.tuning.cost_model.history import Prior
 
@@ -201,7 +201,7 @@ def open_warm_start(source: str, run: RunDirectory, target: HardwareTarget) -> W
         return _of_file(schedules, target)
     with open_records(path) as file:
         known = file.sources(target)
-        mine = device_key(target, tvm_version(), backend_of(target).space_version)
+        mine = own_key(target)
         usable = known
         if path.resolve() == run.records.resolve():  # its own are used in any case
             own = mine, target.dtype, target.batch

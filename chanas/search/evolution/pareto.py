@@ -24,6 +24,11 @@ Objectives = Callable[[Genomes], FloatArray]
 _CHUNK = 1024
 
 
+def latency_and_error(latency: Constraint, accuracy: Callable[[Genomes], FloatArray]) -> Objectives:
+    """Two objectives: the latency on a target, and an accuracy with its sign turned."""
+    return lambda genomes: np.stack([latency.cost(genomes), -accuracy(genomes)], axis=1)
+
+
 def dominates(left: FloatArray, right: FloatArray) -> npt.NDArray[np.bool_]:
     """bool[A, B]: whether row a of float64[A, M] dominates row b of float64[B, M]."""
     no_worse = np.ones((len(left), len(right)), dtype=bool)

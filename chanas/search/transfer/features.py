@@ -35,7 +35,7 @@ def resolutions(space: SearchSpace, genomes: Genomes) -> FloatArray:
 def log_costs(space: SearchSpace, genomes: Genomes) -> FloatArray:
     """float64[N, 2 + 6]: logarithms of the resolution, of the width multiplier and of sums over blocks (`_COSTS`)."""
     widths = np.asarray(space.width_multipliers)[genomes[:, 1]]
-    sums = [BlockTable(space, _NUM_CLASSES, cost).sum(genomes) for cost in _COSTS]
+    sums = [BlockTable(space, _NUM_CLASSES, cost).of(genomes) for cost in _COSTS]
     return np.column_stack([np.log(resolutions(space, genomes)), np.log(widths), *(np.log1p(s) for s in sums)])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow, bench_images, benchmark, noted
+from chanas.core.usage import SHORT_DTYPES
 from chanas.devices.cores import limited_to
 from chanas.devices.timing import Call as TimedCall
 from chanas.devices.timing import Clock, TimingSettings, seconds_per_call, time_in_turns
@@ -52,7 +53,8 @@ def open_origin(network: TunedNetwork, model: str | Path | None = None) -> Opene
         CheckpointError: the weights of a library's network, or its bundle, are missing or damaged.
     """
     from chanas.bundle.tuned import BUNDLE, LIBRARIES
-    from chanas.models.sources.model import IMAGE, sha256_of
+    from chanas.files.writing import sha256_of
+    from chanas.models.sources.model import IMAGE
     from chanas.models.sources.opening import open_model
 
     origin, inputs = network.document["origin"], network.document["inputs"]
@@ -95,8 +97,8 @@ def benchmark_tuned(
     network: TunedNetwork, opened: OpenedModel | None, settings: BenchSettings = DEFAULT_SETTINGS
 ) -> list[BenchmarkRow]:
     """Time the compiled network as Python calls it and alone and, where `opened` is what it was tuned from, every other
-    runtime on the same inputs, threads and cores; where the network is in bfloat16 or int8, those that compute in it
-    are timed in it, too. A contender whose outputs differ from the framework's has a note.
+    runtime on the same inputs, threads and cores; of a network tuned in bfloat16 or int8 also in it, where they can. A
+    contender whose outputs differ from the framework's has a note.
 
     Raises:
         TargetError: it was compiled for another device.
@@ -115,12 +117,12 @@ def benchmark_tuned(
             for name, make in settings.contenders.items():
                 with noted(notes, name):
                     calls[name] = make(subject)
-            dtype = network.target.dtype
-            for name in IN_OTHER_DTYPES.get(dtype, ()):
-                in_dtype = f"{name} {network.target.dtype_name}"
-                with noted(notes, in_dtype):
-                    if name in settings.contenders:
-                        calls[in_dtype] = settings.contenders[name](dataclasses.replace(subject, dtype=dtype))
+            rounded = dataclasses.replace(subject, dtype=network.target.dtype)
+            for name in () if network.was_quantised else IN_OTHER_DTYPES.get(rounded.dtype, ()):
+                if name in calls:
+                    in_dtype = f"{name} {network.target.dtype_name}"
+                    with noted(notes, in_dtype):
+                        calls[in_dtype] = settings.contenders[name](rounded)
         summaries = time_in_turns(
             [[(call, ())] for call in calls.values()],
             _NUM_WARM_UP,
@@ -181,8 +183,7 @@ def benchmark_bundle(
         for dtype in sorted(bundle.dtypes):
             for name in IN_OTHER_DTYPES.get(dtype, ()):
                 if name in runtimes:
-                    short = dataclasses.replace(bundle.target, dtype=dtype).dtype_name
-                    others[f"{name} {short}"] = functools.partial(in_dtype, runtimes[name], dtype)
+                    others[f"{name} {SHORT_DTYPES[dtype]}"] = functools.partial(in_dtype, runtimes[name], dtype)
         rows = benchmark(bundle, with_compile, rounds, shared, others, clock_of(num_threads))
     return [dataclasses.replace(row, note=row.note or remarks.get(row.name, "")) for row in rows]
 

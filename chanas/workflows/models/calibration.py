@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from chanas.prescheduler.tuning.warm_start import WarmStart
 
 FEWEST_PICTURES = 8
+_OF_QUANTISERS = ("DequantizeLinear", "QLinear", "QGemm")
+"""Beginnings of the names of ONNX's operators that quantised networks have."""
 
 
 def int8_entry(calibration: Calibration | Given, agreement: Agreement | None) -> dict[str, Any]:
@@ -48,7 +50,8 @@ def quantised_graph(
     from chanas.models.quantised import without_roundings
     from chanas.models.reading.reader import read_graph
 
-    if target.dtype != "int8" or not any(node.op_type == "DequantizeLinear" for node in opened.proto.graph.node):
+    operators = {node.op_type for node in opened.proto.graph.node}
+    if target.dtype != "int8" or not any(op.startswith(_OF_QUANTISERS) for op in operators):
         return None
     found = without_roundings(read_graph(opened.proto, opened.inputs))
     if found is not None and has_pictures:

@@ -437,7 +437,7 @@ class _BestSoFar:
         except MeasureError:
             draft, session = self._draft, self._session
             known = draft.tuned.choices
-            choices = working_choices(draft.program, session.target, known, session.pool, session.scratch)
+            choices = working_choices(session.target, known, session.pool, session.scratch)
             if choices == known:
                 raise
             start_s = time.monotonic()

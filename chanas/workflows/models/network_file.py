@@ -229,11 +229,8 @@ def open_found(source: Path, target: str | None = None) -> FoundNetwork:
     run = RunDirectory(source)
     if not checkpoint_path(run).is_file() or (run.bundle / DOCUMENT).is_file():
         bundle = CoDesign.load(source, target)
-        if not bundle.has_weights or bundle.preprocess is None:
-            raise CheckpointError(
-                f"bundle {source} has no weights (it was searched with accuracies measured elsewhere), so there is "
-                "nothing to export; search with a supernet"
-            )
+        bundle.check_weights("there is nothing to export; search with a supernet")
+        assert bundle.preprocess is not None
         return FoundNetwork(
             bundle.architecture.key, bundle.torch_module(), bundle.class_names, bundle.preprocess, bundle
         )

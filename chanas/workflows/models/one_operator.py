@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chanas.core.effort import Effort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
-from chanas.core.usage import DTYPES, HERE, Usage
+from chanas.core.usage import DTYPES, HERE, SHORT_DTYPES, Usage
 from chanas.errors import ConfigError, MeasureError, StageOrderError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
@@ -134,9 +134,8 @@ def tune_operator(
     workload = workload_of_key(key)
     check_effort(effort)
     around = Surroundings(_NETWORK_BYTES, _NETWORK_OPERATORS)
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    if workload.dtype in names and usage.device != "cuda":
-        usage = dataclasses.replace(usage, dtype=names[workload.dtype])
+    if workload.dtype in DTYPES.values() and usage.device != "cuda":
+        usage = dataclasses.replace(usage, dtype=SHORT_DTYPES[workload.dtype])
     with timing_device(usage) as (target, open_pool):
         space = schedule_space(workload, target)
         warm_start, begun_with = _named_warm_start(effort, run, space, target)

@@ -120,11 +120,7 @@ def quantize(
         ChanasError: as `LoadedModel.tune`, `TunedModel.build` and `BuiltModel.save`.
     """
     bundle = CoDesign.load(place)
-    if not bundle.has_weights:
-        raise CheckpointError(
-            f"bundle {bundle.path} has no weights (it was searched with accuracies measured elsewhere), so there is "
-            "nothing to make int8; search with a supernet"
-        )
+    bundle.check_weights("there is nothing to make int8; search with a supernet")
     run, usage = run_of(bundle.path), Usage(threads=threads, dtype="int8")
     records = run or RunDirectory(DEFAULT_FOLDER)
     data, inputs, why_none = None, None, ""

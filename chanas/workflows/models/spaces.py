@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chanas.core.target import HardwareTarget, gpu_in_dtype, in_batches
-from chanas.core.usage import DTYPES, GPU_DTYPES
+from chanas.core.usage import DTYPES, GPU_DTYPES, SHORT_DTYPES
 from chanas.devices.target_files import describe_target
 from chanas.errors import ConfigError, ScheduleError, TargetError
 from chanas.files.run import RunDirectory
@@ -113,10 +113,9 @@ def described_target(name: str, num_threads: int, workload: Workload) -> Hardwar
         if workload.dtype not in DTYPES.values():
             raise TargetError(f"processors have no kernels in {workload.dtype}; name a GPU with --target")
         return dataclasses.replace(target, dtype=workload.dtype)
-    short = next((name for name, long in GPU_DTYPES.items() if long == workload.dtype), None)
-    if short is None:
+    if workload.dtype not in GPU_DTYPES.values():
         raise TargetError(f"GPUs have no kernels in {workload.dtype}; name a processor with --target")
-    return in_batches(gpu_in_dtype(target, short), workload.batch)
+    return in_batches(gpu_in_dtype(target, SHORT_DTYPES[workload.dtype]), workload.batch)
 
 
 def _of_network(source: str, target: HardwareTarget, shapes: Mapping[str, tuple[int, ...]]) -> list[Workload]:

@@ -56,7 +56,7 @@ def cross_latencies(
     jobs: dict[Architecture, NetworkJob] = {}
     task, out = prover.source.task, []
     for target in prover.targets:
-        seconds = target.lut.table(task.space, task.num_classes, with_holes=True).sum(encode(task.space, networks))
+        seconds = target.lut.table(task.space, task.num_classes, with_holes=True).of(encode(task.space, networks))
         predicted = {a: float(s) for a, s in zip(networks, seconds, strict=True) if math.isfinite(s)}
         own = winners.get(target.name)
         here = [] if target.elsewhere else [a for a in networks if a in predicted]

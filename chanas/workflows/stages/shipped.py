@@ -48,7 +48,11 @@ def nearest_table(target: HardwareTarget, space: SearchSpace | None = None) -> t
     """The table whose schedules are the nearest to those of a processor, and its name: of the same dtype, vectors,
     registers and threads as far as there is one; None where none has the blocks of `space`, and for GPUs."""
     tables = {name: LatencyLUT.load(path) for name, path in sorted(shipped_tables().items())}
-    fitting = {n: t for n, t in tables.items() if t.header.target.kind == target.kind and _has_blocks(t, space)}
+    fitting = {
+        name: table
+        for name, table in tables.items()
+        if table.header.target.kind == target.kind and (space is None or table.is_of(space))
+    }
     if target.gpu is not None or not fitting:
         return None
 
@@ -66,14 +70,3 @@ def nearest_table(target: HardwareTarget, space: SearchSpace | None = None) -> t
 
     best = min(fitting, key=distance)
     return best, fitting[best]
-
-
-def _has_blocks(lut: LatencyLUT, space: SearchSpace | None) -> bool:
-    """True if the table has all blocks of a sub-space, classifiers apart; True where the space is not known."""
-    if space is None:
-        return True
-    try:
-        lut.check_space(space)
-    except LUTError:
-        return False
-    return True

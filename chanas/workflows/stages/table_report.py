@@ -144,7 +144,7 @@ def sampled_latencies(
     is missing."""
     rng = np.random.default_rng(seed)
     table = lut.table(space, num_classes, with_holes=True)
-    times = [table.sum(genome.sample(space, num, rng, sub_space)) for sub_space in sub_spaces]
+    times = [table.of(genome.sample(space, num, rng, sub_space)) for sub_space in sub_spaces]
     return np.array(times).reshape(len(sub_spaces), num)
 
 

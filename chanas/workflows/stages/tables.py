@@ -19,9 +19,9 @@ from chanas.core.blocks import BlockConfig
 from chanas.core.effort import TableEffort, check_num_networks
 from chanas.core.latency import Calibration, LatencyLUT
 from chanas.core.progress import announce
-from chanas.core.target import GPU_DTYPES, LOCAL_TARGETS, HardwareTarget, differences, in_batches
+from chanas.core.target import LOCAL_TARGETS, HardwareTarget, differences, in_batches
 from chanas.core.task import Task
-from chanas.core.usage import DTYPES, HERE, THIS_MACHINE, Place, Usage
+from chanas.core.usage import DTYPES, GPU_DTYPES, HERE, THIS_MACHINE, Place, Usage
 from chanas.devices.gpu_use import GPU_TARGET, check_free
 from chanas.devices.host import load_target, load_used
 from chanas.errors import ConfigError, LUTError, TargetError, unknown_name
@@ -97,7 +97,7 @@ def open_table(
         run = None
     lut = LatencyLUT.load(file)
     stored = None if run is None else stored_task(run)
-    if stored is not None and not _is_of(lut, stored[0]):
+    if stored is not None and not lut.is_of(stored[0]):
         stored = None
     found: SearchSpace | None
     if space is not None:
@@ -126,20 +126,12 @@ def _named(usage: Usage) -> HardwareTarget:
     return dataclasses.replace(here, name=name, num_threads=usage.threads, dtype=dtype, batch=usage.batch)
 
 
-def _is_of(lut: LatencyLUT, space: SearchSpace) -> bool:
-    try:
-        lut.check_space(space)
-    except LUTError:
-        return False
-    return True
-
-
 def _preset(lut: LatencyLUT) -> SearchSpace | None:
     try:
         space = SearchSpace.load(lut.header.space)
     except ConfigError:
         return None
-    return space if _is_of(lut, space) else None
+    return space if lut.is_of(space) else None
 
 
 def _only_number_of_classes(file: Path, lut: LatencyLUT) -> int:

@@ -18,7 +18,8 @@ import pytest
 
 from chanas.compiler.cpu.c_kernels import code_features
 from chanas.core.processor import Processor, parse_cpuinfo
-from chanas.core.target import DTYPES, HardwareTarget, has_dots, has_matrices, in_several
+from chanas.core.target import HardwareTarget, has_dots, has_matrices, in_several
+from chanas.core.usage import DTYPES
 from chanas.export.instructions import needed_flags
 
 from ...processors import CPUINFO
@@ -200,8 +201,8 @@ def test_a_network_of_several_dtypes_has_the_instructions_of_each(folder: Path, 
     made, target = folder / f"{name}-several", of_several(name)
     assert not (made / "error").exists(), (made / "error").read_text()
     text = x86_code([*sections((made / "network.so").read_bytes())]).text
-    in_bfloat16 = "tdpbf16ps" if target.has_matrices else "vdpbf16ps zmm"
-    for instruction in (r"vfn?madd\d+ps zmm", "vpdpbusd zmm", in_bfloat16):
+    products = ("tdpbf16ps", "tdpbusd") if target.has_matrices else ("vdpbf16ps zmm", "vpdpbusd zmm")
+    for instruction in (r"vfn?madd\d+ps zmm", *products):
         assert re.search(rf"^{instruction}", text, re.MULTILINE)
     assert target.has_matrices == ("amx_bf16" in flags_of(name))
 

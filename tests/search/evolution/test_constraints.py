@@ -37,7 +37,7 @@ def test_the_least_latency_is_the_least_of_all_architectures(
 ) -> None:
     for seed in range(5):
         table = make_lut(tiny_space, seed).table(tiny_space, NUM_CLASSES)
-        every = table.sum(tiny_genomes)
+        every = table.of(tiny_genomes)
         value, genome = least(table)
         assert value == every.min()
         assert (genome[0] == tiny_genomes[every.argmin()]).all()
@@ -55,8 +55,8 @@ def test_nothing_random_is_below_the_least(space: SearchSpace, seed: int) -> Non
     rows = sample(space, 100, rng)
     value, genome = least(table)
     assert (canonical(space, genome) == genome).all()
-    assert table.sum(genome)[0] == value
-    assert value <= table.sum(rows).min() + 1e-9
+    assert table.of(genome)[0] == value
+    assert value <= table.of(rows).min() + 1e-9
     for sub_space in space.sub_spaces:
         inside = least(table, sub_space)
         assert decode(space, inside[1])[0].sub_space == sub_space
@@ -75,7 +75,7 @@ def test_all_limits_hold_together(
     tiny_space: SearchSpace, tiny_genomes: Genomes, make_lut: Callable[..., LatencyLUT]
 ) -> None:
     table = make_lut(tiny_space).table(tiny_space, NUM_CLASSES)
-    latency = Constraint("latency", float(np.median(table.sum(tiny_genomes))), table, "s")
+    latency = Constraint("latency", float(np.median(table.of(tiny_genomes))), table, "s")
     macs = macs_constraint(tiny_space, NUM_CLASSES, float(np.median(latency.cost(tiny_genomes))) * 1e11)
     meets = feasible([latency, macs], tiny_genomes)
     assert (meets == (latency.cost(tiny_genomes) <= latency.limit) & (macs.cost(tiny_genomes) <= macs.limit)).all()

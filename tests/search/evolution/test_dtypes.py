@@ -49,7 +49,7 @@ def every_choice(architecture: Architecture) -> Iterator[Architecture]:
 
 def limit_of(table: BlockTable, share: float, rows: Genomes) -> Constraint:
     """A limit between the fastest and the slowest choice of dtypes of an architecture."""
-    seconds = table.sum(rows)
+    seconds = table.of(rows)
     return Constraint("latency", float((1 - share) * seconds.min() + share * seconds.max()), LatencyTable(table), "s")
 
 
@@ -63,8 +63,8 @@ def test_the_least_loss_inside_a_limit_is_nearly_found(
         limit = limit_of(table, share, every)
         choice = DtypeChoice(space, losses, [limit])
         (found,) = choice.within(encode(space, [architecture]))
-        assert table.sum(found[None]) <= limit.limit
-        best = choice._loss(every[table.sum(every) <= limit.limit]).min()
+        assert table.of(found[None]) <= limit.limit
+        best = choice._loss(every[table.of(every) <= limit.limit]).min()
         gaps.append(choice._loss(found[None])[0] - best)
     assert min(gaps) >= -1e-12
     assert np.mean(gaps) < 0.2 * losses.sum()
@@ -78,7 +78,7 @@ def test_where_nothing_is_inside_the_fastest_is_chosen(
         every = encode(space, list(every_choice(architecture)))
         limit = limit_of(table, -0.1, every)
         (found,) = DtypeChoice(space, losses, [limit]).within(encode(space, [architecture]))
-        assert table.sum(found[None])[0] == pytest.approx(table.sum(every).min())
+        assert table.of(found[None])[0] == pytest.approx(table.of(every).min())
 
 
 def test_with_room_for_it_all_stays_in_float32(space: SearchSpace, table: BlockTable, losses: FloatArray) -> None:

@@ -86,7 +86,7 @@ def test_nsga2_finds_the_front_of_a_space_that_can_be_listed(
     table, truth = make_lut(tiny_space, seed).table(tiny_space, 10), make_accuracy(tiny_space, seed=seed)
 
     def objectives(genomes: Genomes) -> FloatArray:
-        return np.stack([table.sum(genomes), -truth.many(genomes)], axis=1)
+        return np.stack([table.of(genomes), -truth.many(genomes)], axis=1)
 
     every = objectives(tiny_genomes)
     expected = every[pareto_front(every)]
@@ -123,7 +123,7 @@ def test_rows_to_start_from_stay_in_the_sub_space(
     table, home = make_lut(tiny_space).table(tiny_space, 10), tiny_space.sub_spaces[0]
 
     def objectives(genomes: Genomes) -> FloatArray:
-        return np.stack([table.sum(genomes), -genomes.sum(axis=1).astype(np.float64)], axis=1)
+        return np.stack([table.of(genomes), -genomes.sum(axis=1).astype(np.float64)], axis=1)
 
     config, rng = EvolutionConfig(population=20, generations=3), np.random.default_rng(0)
     result = nsga2(tiny_space, objectives, [], config, rng, home, start=tiny_genomes)

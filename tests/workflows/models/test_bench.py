@@ -152,6 +152,9 @@ def test_contenders_are_timed_in_the_dtype_of_the_network_too(
     rows = by_name(benchmark_tuned(network, open_origin(plain), settings))
     assert list(rows) == [OWN, MODULE_ALONE, *contenders.CONTENDERS, *expected]
     assert met == ["float32"] * len(contenders.CONTENDERS) + [dtype] * len(expected)
+    was_quantised = TunedNetwork(plain.folder, network.target, {**plain.document, "int8": {"method": "file"}})
+    if dtype == "int8":
+        assert list(by_name(benchmark_tuned(was_quantised, open_origin(plain), settings))) == list(rows)[:-2]
 
 
 @pytest.mark.parametrize("name", ["ONNX Runtime", "OpenVINO"])

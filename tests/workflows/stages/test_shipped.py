@@ -10,8 +10,9 @@ from tables import random_table
 
 from chanas.core.arch import SearchSpace
 from chanas.core.latency import LatencyLUT
-from chanas.core.target import DTYPES, HardwareTarget
+from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
+from chanas.core.usage import DTYPES
 from chanas.devices.host import load_target
 from chanas.errors import ConfigError, StageOrderError
 from chanas.files.run import RunDirectory

@@ -143,12 +143,17 @@ def flatten(rows: Rows) -> Float32Array:
     return flat.reshape(len(rows), -1)
 
 
+def factor_numbers(factors: Sequence[int]) -> tuple[float, ...]:
+    """log2 of the innermost factors of a loop, those of missing ones 0, and of their product."""
+    logs = [math.log2(factor) for factor in factors]
+    inner = logs[-_MAX_FACTORS:]
+    return (*[0.0] * (_MAX_FACTORS - len(inner)), *inner, sum(logs))
+
+
 def _primitive(name: str, group: tuple[int, ...]) -> Primitive:
     if name.startswith("split_"):
         slot = f"SP {name.removeprefix('split_')}"
-        factors = [math.log2(f) for f in group[-_MAX_FACTORS:]]
-        padded = [0.0] * (_MAX_FACTORS - len(factors)) + factors
-        return (slot if slot in _SLOT else "SP other"), (*padded, math.log2(math.prod(group)))
+        return (slot if slot in _SLOT else "SP other"), factor_numbers(group)
     if name == "pad_at" and group[0] == _INLINE:
         return "CI pad", (1.0,)
     return _CHOICES.get(name, "AN other"), tuple(float(v) for v in group[:NUM_VALUES])

@@ -12,9 +12,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from chanas.prescheduler.tuning.offline.primitives import Primitive
+from chanas.prescheduler.tuning.offline.primitives import Primitive, factor_numbers
 
-_MAX_FACTORS = 3
 OTHERS = ("block", "thread", "vthread", "align", "root", "scope", "layout", "rest")
 """Kinds of steps that our schedules don't have, in the order of their places: loops bound to a GPU's blocks, threads
 and virtual threads, strides of storage, a producer at the root, where a buffer lies, its layout, and all others."""
@@ -22,9 +21,7 @@ and virtual threads, strides of storage, a producer at the root, where a buffer 
 
 def split(factors: Sequence[int | None]) -> Primitive:
     """A loop that is split, its factors from outer to inner; unknown ones count as one."""
-    logs = [math.log2(factor or 1) for factor in factors]
-    inner = logs[-_MAX_FACTORS:]
-    return "SP other", (*[0.0] * (_MAX_FACTORS - len(inner)), *inner, sum(logs))
+    return "SP other", factor_numbers([factor or 1 for factor in factors])
 
 
 def fused(num: int) -> Primitive:
