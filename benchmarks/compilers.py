@@ -78,9 +78,9 @@ def draw(rows: Rows, networks: Sequence[str], threads: Sequence[int], path: Path
     from matplotlib import pyplot
 
     names = (OURS, *CONTENDERS.values())
-    hatches = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
+    hatches = ("", "//", "--", "xx", "\\\\", "++", "||", "/-")
     width = 0.85 / len(names)
-    with pyplot.rc_context({"svg.hashsalt": "chanas", "font.size": 9}):
+    with pyplot.rc_context({"svg.hashsalt": "chanas", "svg.fonttype": "none", "font.size": 9}):
         figure, panels = pyplot.subplots(len(threads), figsize=(11, 3.6 * len(threads)), layout="constrained")
         for num, axes in zip(threads, [panels] if len(threads) == 1 else panels, strict=True):
             for i, (name, hatch) in enumerate(zip(names, hatches, strict=True)):
@@ -90,7 +90,7 @@ def draw(rows: Rows, networks: Sequence[str], threads: Sequence[int], path: Path
                 heights = [ms for _, ms in there]
                 axes.bar(places, heights, width, label=name, hatch=hatch, edgecolor="white", linewidth=0.3)
             axes.set_yscale("log")
-            axes.set_xticks(range(len(networks)), networks)
+            axes.set_xticks(range(len(networks)), networks, rotation=12)
             axes.set_ylabel("latency, ms")
             axes.set_title(f"float32, batch 1, {num} thread{'s' if num > 1 else ''}")
             axes.spines[["top", "right"]].set_visible(False)

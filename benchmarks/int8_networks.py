@@ -6,9 +6,8 @@
 
 NETWORK is an ONNX file or `torchvision:NAME` (random weights: latencies alone). All are calibrated with the same
 pictures: ours by `chanas tune --dtype int8`, ONNX Runtime's by its `quantize_static` (QDQ, weights by channel, min-max;
-weights of seven bits where the processor has no VNNI, as it advises), OpenVINO's by NNCF (`pip install nncf`, mixed
-preset). Each is also there in float32, ours tuned for as long. Contenders are processes of their own, pinned to the
-same cores, in turns.
+weights of seven bits where the processor has no VNNI, as it advises), OpenVINO's by NNCF (mixed preset). Each is also
+there in float32, ours tuned for as long. Contenders are processes of their own, pinned to the same cores, in turns.
 
 FILE.csv has lines `file,index` of pictures in the folder: of these, prepared in the same way, the right ones are
 counted for each contender, and those of which the largest output is that of ONNX Runtime in float32.

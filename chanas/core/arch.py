@@ -165,7 +165,8 @@ class Architecture:
 
     def outline(self) -> tuple[BlockConfig, ...]:
         """Its `blocks` without their shapes: their kinds, and dtypes where there are several."""
-        kinds: list[BlockKind] = ["stem", *["mbconv"] * (1 + sum(self.depths)), "head", "classifier"]
+        in_stages: list[BlockKind] = ["mbconv"] * (1 + sum(self.depths))
+        kinds: list[BlockKind] = ["stem", *in_stages, "head", "classifier"]
         dtypes = self.dtypes or [""] * len(kinds)
         blocks = [BlockConfig(kind, 1, 1, 1, 1, dtype=dtype) for kind, dtype in zip(kinds, dtypes, strict=True)]
         return with_conversions(blocks) if self.dtypes else tuple(blocks)

@@ -124,4 +124,4 @@ def test_a_program_of_this_platform_is_run_as_it_is_unless_the_processor_lacks_s
 
 
 def test_a_program_of_an_unknown_platform_is_not_run() -> None:
-    assert "has no emulator" in find_runner(dataclasses.replace(HOST, mtriple="sparc-linux-gnu"))
+    assert "has no emulator" in find_runner(dataclasses.replace(HOST, mtriple="fictional-linux-gnu"))

@@ -10,7 +10,8 @@ with √K; Higham & Mary, SIAM J. Sci. Comput. 41, 2019), which Winograd's trans
 sigmoid, 0 for others: as 1 / 2 + tanh(x / 2) / 2 it is exact to a share of 1, however small it is. What a number is
 `moved` by is the difference in the framework's own answer when every number of the inputs moves by one or 32 units in
 the last place, up or down at random: where numbers cancel each other, or a threshold is near, the framework's answer is
-as uncertain as ours. Whole numbers and truths are equal, but where they move.
+as uncertain as ours. A number that moves less than 99 in 100 do counts as moving like these: where a network rounds to
+few bits, it may be any number whose rounding falls otherwise. Whole numbers and truths are equal, but where they move.
 """
 
 from __future__ import annotations
@@ -130,5 +131,10 @@ def allowed(expected: Array, moved: Sequence[Array], growth: Growth, are_fixed: 
         same = (other == expected) | (np.isnan(other) & np.isnan(expected))
         apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
         near, far = (np.maximum(near, apart), far) if steps == 1 else (near, np.maximum(far, apart))
-    typical = np.quantile(near, _TYPICAL, method="higher") if near.size else 0.0
-    return (found + np.maximum(_FACTOR * np.maximum(near, typical), far)).astype(np.float32)
+    near, far = (np.maximum(moves, _typical(moves)) for moves in (near, far))
+    return (found + np.maximum(_FACTOR * near, far)).astype(np.float32)
+
+
+def _typical(moves: Array) -> float:
+    """The move that all but a few numbers are below."""
+    return float(np.quantile(moves, _TYPICAL, method="higher")) if moves.size else 0.0

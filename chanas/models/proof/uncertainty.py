@@ -28,8 +28,10 @@ _CHOOSING = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
 _WEIGHTED = (
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "DequantizeLinear"),
     *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization"),
+    *("QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd", "QLinearMul"),
 )
-"""Operators that read weights. Constants of others may be sizes, limits or powers, which don't move."""
+"""Operators that read weights, or steps of whole numbers. Constants of others may be sizes, limits or powers, which
+don't move."""
 
 
 def with_uncertainty(reference: Reference, compared: Comparison) -> tuple[Draw, ...]:

@@ -309,7 +309,7 @@ def quantised_by_nncf(onnx: Path, samples: Sequence[Sequence[Array]], out: Path)
         ModelError: OpenVINO or NNCF is not installed.
     """
     _require("openvino")
-    _require("nncf", "pip install nncf")
+    _require("nncf")
     from chanas.models.sources.torch_models import quiet
 
     with quiet():

@@ -58,6 +58,15 @@ def test_a_number_that_jumps_allows_others_nothing() -> None:
     assert np.delete(bounds, 7).max() == pytest.approx(16 * UNIT)
 
 
+@pytest.mark.parametrize(("num", "is_allowed"), [(1, False), (20, True)])
+def test_where_roundings_fall_otherwise_anywhere_any_number_may_be_another(num: int, is_allowed: bool) -> None:
+    expected = np.full(1000, 2.0, np.float32)
+    other = expected.copy()
+    other[:num] += 0.25  # a step of whole numbers of few bits
+    moved = [expected, expected, expected, other, expected]
+    assert (allowed(expected, moved, Growth())[-1] >= 0.25) == is_allowed
+
+
 def test_what_is_as_uncertain_in_the_framework_is_allowed() -> None:
     expected = np.zeros(64, np.float32)  # two large numbers cancel
     noise = np.random.default_rng(0).standard_normal((len(STEPS), 64)).astype(np.float32) * 1e-5

@@ -103,7 +103,7 @@ def test_an_operator_of_onnx_runtime_is_that_of_onnx_between_roundings(name: str
     assert found.dtype == np.uint8
     assert np.abs(found - wanted).max() <= 1  # where it lies halfway
     assert (found != wanted).mean() < 0.1
-    assert len(np.unique(found)) > 2
+    assert len(np.unique(found)) > 1
 
 
 def test_a_zero_point_may_be_left_out() -> None:

@@ -160,7 +160,7 @@ def test_contenders_are_timed_in_the_dtype_of_the_network_too(
 @pytest.mark.parametrize("name", ["ONNX Runtime", "OpenVINO"])
 def test_runtimes_quantise_the_network_themselves(tuned_folder: Path, tmp_path: Path, name: str) -> None:
     for package in ("onnxruntime",) if name == "ONNX Runtime" else ("openvino", "nncf"):
-        pytest.importorskip(package, reason="pip install 'chanas[bench]' nncf")
+        pytest.importorskip(package, reason="pip install 'chanas[bench]'")
     opened = open_origin(TunedNetwork.open(tuned_folder))
     subject = Subject(opened.program, tmp_path / "net.onnx", opened.random_inputs(), 1, "int8")
     got = contenders.outputs_of(contenders.CONTENDERS[name](subject)())
@@ -171,7 +171,7 @@ def test_what_quantises_for_openvino_is_named_where_it_is_missing(
     tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contenders.importlib.util, "find_spec", lambda name: None if name == "nncf" else name)
-    with pytest.raises(ModelError, match="nncf is not installed: pip install nncf"):
+    with pytest.raises(ModelError, match=r"nncf is not installed: pip install 'chanas\[bench\]'"):
         contenders.quantised_by_nncf(tuned_folder / "net.onnx", [], tuned_folder / "net.xml")
 
 
