@@ -395,7 +395,7 @@ def _say_tuned(built: BuiltModel, saved: SavedModel, places: Sequence[OperatorRo
     folder, kind, draws = saved.folder, tuned.loaded.opened.origin["kind"], ", ".join(proof.draws)
     error = f"{proof.relative_error:.1e} of an output's largest number, against {kind}; inputs: {draws}"
     if tuned.calibration is not None:
-        error = f"{error}, where ranges are those of pictures: `int8` says more, and each operator is its emulation"
+        error = f"{error}, which ranges are not made for: `int8` says more, and each operator is its emulation"
     if saved.told:
         typer.echo(f"earlier    {saved.told}")
     typer.echo(
