@@ -144,6 +144,12 @@ class HardwareTarget:
             return tvm.target.Target({"kind": self.kind, **limits}, host=self._processor(host))
         return tvm.target.Target(self._processor(host) | {"num-cores": self.num_threads})
 
+    def llvm_features(self) -> tuple[str, ...]:
+        """LLVM's features of a processor: `avx2`, `dotprod` (imports tvm)."""
+        from tvm.target import codegen
+
+        return tuple(sorted(map(str, codegen.llvm_get_cpu_features(self.tvm_target()))))
+
     def _processor(self, host: Processor | None) -> dict[str, Any]:
         """The processor, or the one that launches what the GPU does, as TVM describes it."""
         mcpu, mattr = self.mcpu, self.mattr

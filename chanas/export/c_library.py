@@ -11,7 +11,7 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.compiler.backends import backend_of
-from chanas.compiler.cpu.c_kernels import CallList, Place, code_features
+from chanas.compiler.cpu.c_kernels import CallList, Place
 from chanas.compiler.cpu.module import program_module
 from chanas.compiler.emulation import emulated_logits, has_int8
 from chanas.compiler.program import Program
@@ -117,7 +117,7 @@ def _schedules(bundle: CoDesign, target: str | None) -> tuple[Schedules, Points]
 
 def _check_dtypes(described: HardwareTarget, dtypes: Collection[str]) -> None:
     """Raises TargetError: a described processor lacks the instructions of a dtype."""
-    known = {DTYPES[dtype] for dtype in dtypes_of(code_flags(described, code_features(described)))}
+    known = {DTYPES[dtype] for dtype in dtypes_of(code_flags(described, described.llvm_features()))}
     if lacking := sorted(set(dtypes) - known):
         raise TargetError(
             f"the network has blocks in {', '.join(lacking)}, and there is no such code for {described.device}; export "

@@ -102,7 +102,7 @@ def build_calls(name: str, module: Path, num_inputs: int, target: HardwareTarget
         constants=tuple(listed.constants),
         objects=tuple(objects),
         workspace_bytes=workspace_bytes,
-        features=code_features(target),
+        features=target.llvm_features(),
     )
 
 
@@ -224,13 +224,6 @@ def _num_bytes(type_: Any) -> int:
 
 
 # ---- object code ----------------------------------------------------------------------------------------------------
-def code_features(target: HardwareTarget) -> tuple[str, ...]:
-    """LLVM's features of a target's processor: `avx2`, `dotprod`."""
-    from tvm.target import codegen
-
-    return tuple(sorted(map(str, codegen.llvm_get_cpu_features(target.tvm_target()))))
-
-
 def compile_kernel(name: str, symbol: str, function: Any, target: HardwareTarget, path: Path, what: str) -> int:
     """Compile a scheduled function of a network, which messages call `what`, in the calling process; returns the bytes
     that it takes of the workspace.

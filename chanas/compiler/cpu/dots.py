@@ -17,7 +17,6 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
-from tvm.target import codegen
 
 from chanas.compiler.expressions import Intrinsic
 from chanas.core.target import HardwareTarget
@@ -66,7 +65,7 @@ byte = Intrinsic("tirx.chanas_byte", {"llvm": _lower_byte}, "uint8")
 def byte_instructions(target: HardwareTarget) -> str:
     """LLVM's text of the operations on a target's vectors."""
     lanes = target.vector_lanes
-    features = {str(feature) for feature in codegen.llvm_get_cpu_features(target.tvm_target())}
+    features = target.llvm_features()
     if "neon" in features:
         if lanes != _NEON_LANES:
             raise ScheduleError(f"int8 on ARM has vectors of {_NEON_LANES} words, got {lanes}")

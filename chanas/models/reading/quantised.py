@@ -122,8 +122,10 @@ def _numbers(call: Call, value: Read, scale: int, dtype: str, axis: int = 1) -> 
     return read_as(call, "QuantizeLinear", [value, call.input(scale), zero], {"axis": axis})
 
 
-def _whole_bias(call: Call, position: int, steps: Read) -> Read:
-    """Whole numbers of 32 bits, of as many steps as products have."""
+def _whole_bias(call: Call, position: int, factor: float = 1.0) -> Read:
+    """Whole numbers of 32 bits, whose steps are those of products of inputs 0 and 3, times a factor."""
+    steps = call.make.each("multiply", _along(call, call.input(1), 0, 1), _along(call, call.input(4), 0, 1))
+    steps = call.make.scaled(steps, factor)
     return read_as(call, "DequantizeLinear", [call.input(position), steps], {"axis": -1})
 
 
@@ -137,20 +139,17 @@ def _qlinear_matmul(call: Call) -> Read:
 def _qlinear_conv(call: Call) -> Read:
     read = [_floats(call, 0), _floats(call, 3, 0)]
     if call.has(8):
-        steps = call.make.each("multiply", _along(call, call.input(1), 0, 1), _along(call, call.input(4), 0, 1))
-        read.append(_whole_bias(call, 8, steps))
+        read.append(_whole_bias(call, 8))
     return _numbers(call, read_as(call, "Conv", read, call.given), 6, call.make.dtype_of(call.input(7)))
 
 
 @reads(f"{_RUNTIMES}QGemm", attributes=["alpha", "transA", "transB"])
 def _qgemm(call: Call) -> Read:
-    make, alpha = call.make, float(call.attribute("alpha", 1.0))
     read = [_floats(call, 0), _floats(call, 3, 0 if call.attribute("transB", 0) else 1)]
     if call.has(6):
-        steps = make.each("multiply", _along(call, call.input(1), 0, 1), _along(call, call.input(4), 0, 1))
-        read.append(_whole_bias(call, 6, make.scaled(steps, alpha)))
+        read.append(_whole_bias(call, 6, float(call.attribute("alpha", 1.0))))
     product = read_as(call, "Gemm", read, call.given)
-    return _numbers(call, product, 7, make.dtype_of(call.input(8))) if call.has(8) else product
+    return _numbers(call, product, 7, call.make.dtype_of(call.input(8))) if call.has(8) else product
 
 
 @reads(f"{_RUNTIMES}QLinearAdd", f"{_RUNTIMES}QLinearMul")

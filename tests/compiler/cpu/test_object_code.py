@@ -16,7 +16,6 @@ import capstone
 import iced_x86
 import pytest
 
-from chanas.compiler.cpu.c_kernels import code_features
 from chanas.core.processor import Processor, parse_cpuinfo
 from chanas.core.target import HardwareTarget, has_dots, has_matrices, in_several
 from chanas.core.usage import DTYPES
@@ -159,7 +158,7 @@ def test_code_has_no_instruction_that_the_flags_lack(folder: Path, name: str, dt
 def test_an_exported_network_asks_for_all_that_code_needs(folder: Path, name: str, dtype: str) -> None:
     target = target_of(name, dtype)
     objects = [folder / f"{name}-{dtype}" / f"{kind}.o" for kind in ("mbconv", "stem")]
-    asked = set(needed_flags(target, code_features(target), objects))
+    asked = set(needed_flags(target, target.llvm_features(), objects))
     assert code_of(folder, name, dtype).needs <= asked <= flags_of(name)
     assert not asked & {"sse4a", "gfni", "avx512ifma"}  # the processor has them, the code does not
 
