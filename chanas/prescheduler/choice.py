@@ -91,8 +91,12 @@ def choose_forms(
         ValueError: no choice has all the changes that it needs, or loses as little as that.
     """
     start_s = time.monotonic()
-    problem = _Problem(nodes, maps)
     if most < math.inf:
+        # What alone loses more is in no choice; kept, its share of `most` can exceed what the solver takes (1e15).
+        pairs = zip(nodes, losses, strict=True)
+        nodes = [{form: s for form, s in node.items() if own.get(form, 0.0) <= most} for node, own in pairs]
+    problem = _Problem(nodes, maps)
+    if 0.0 < most < math.inf:
         problem.limit(losses, most)
     forms, bound = problem.solved()
     seconds = seconds_of(forms, nodes, maps)

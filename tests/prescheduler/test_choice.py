@@ -65,6 +65,13 @@ def test_no_choice_that_loses_as_little_is_better(
     assert found.seconds <= min(seconds_of(forms, nodes, maps) for forms in within) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("most", [0.0, 1e-300, 1e-12])
+def test_what_loses_far_more_than_is_allowed_is_not_chosen(most: float) -> None:
+    nodes = [{OWN: 1e-5, FORMS[1]: 1e-8}, {OWN: 1e-5, FORMS[1]: 1e-8}, {OWN: 1e-5, FORMS[1]: 1e-8}]
+    losses = [{FORMS[1]: 7.0e3}, {FORMS[1]: math.nan}, {FORMS[1]: 0.0}]
+    assert choose_forms(nodes, [], losses, most).forms == (OWN, OWN, FORMS[1])
+
+
 def test_a_map_is_changed_once_for_all_that_read_it_in_a_form() -> None:
     """Four readers that are faster in another form share the change that one of them alone would not pay for."""
     changes = {(OWN, FORMS[1]): 3.0e-6}
