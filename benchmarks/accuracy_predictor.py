@@ -33,7 +33,8 @@ from labels import Accuracies, draw, of_supernet, synthetic
 from threadpoolctl import threadpool_limits
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import GenomeLayout, Genomes
 from chanas.core.statistics import kendall_tau
 from chanas.errors import ChanasError
 from chanas.search.accuracy.encoding import Features, features

@@ -35,8 +35,9 @@ from common import Figure, finish
 from evolution_speed import synthetic_accuracy
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.effort import TableEffort
-from chanas.core.genome import FloatArray, Genomes, decode, encode, sample
+from chanas.core.genome import Genomes, decode, encode, sample
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task

@@ -20,7 +20,8 @@ from common import Figure, finish
 from threadpoolctl import threadpool_limits
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import BlockTable, FloatArray, Genomes, sample
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import BlockTable, Genomes, sample
 from chanas.search.accuracy.encoding import features
 from chanas.search.accuracy.predictor import KINDS, AccuracyPredictor
 from chanas.search.config import SearchConfig

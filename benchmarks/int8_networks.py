@@ -37,7 +37,7 @@ from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
 
 if TYPE_CHECKING:
-    from chanas.models.sources.model import Array
+    from chanas.core.arrays import Array
     from chanas.workflows.models.chain import LoadedModel
 
 OURS, OURS_FLOAT = "chanas", "chanas float32"

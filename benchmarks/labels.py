@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes, decode, sample
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import GenomeLayout, Genomes, decode, sample
 from chanas.files.run import RunDirectory
 from chanas.search.accuracy.encoding import feature_map
 from chanas.search.accuracy.evaluations import EvaluationStore, training_set

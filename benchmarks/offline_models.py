@@ -31,6 +31,7 @@ import numpy as np
 from common import Figure, finish
 
 from chanas.compiler.backends import schedule_space
+from chanas.core.arrays import IntArray
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, DataError
 from chanas.operators.keys import workload_of_key
@@ -43,7 +44,6 @@ from chanas.prescheduler.tuning.offline import dataset, export
 from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.judging import SPLITS, Split, judge, sample_by_flops, split
 from chanas.prescheduler.tuning.offline.models import MODELS, Kind, OfflineModel, train, train_further
-from chanas.prescheduler.tuning.offline.primitives import Int64Array
 from chanas.prescheduler.tuning.tuner import Trials
 
 EACH_TARGET, WITHOUT = "each_target", "without"
@@ -151,7 +151,7 @@ def by_chance(data: Dataset, parts: Split, name: str, seed: int) -> dict[str, An
     return {"split": name, **dataclasses.asdict(found)}
 
 
-def go_further(data: Dataset, new: Int64Array, model: OfflineModel, num: int, seed: int) -> dict[str, Any] | None:
+def go_further(data: Dataset, new: IntArray, model: OfflineModel, num: int, seed: int) -> dict[str, Any] | None:
     """What `num` records of a new device add to a model, and what a model of them alone is worth; None if that is all.
 
     Records are of tasks drawn whole; the other tasks judge.

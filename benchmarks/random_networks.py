@@ -11,8 +11,8 @@ from chanas.bundle.codesign import write_bundle
 from chanas.compiler.cases import random_network
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
+from chanas.core.arrays import Float32Array
 from chanas.core.target import HardwareTarget, tvm_version
-from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import NetworkJob
 
 # Keeps these architectures apart from any that a table of the same seed was calibrated against.
@@ -53,6 +53,6 @@ def write_random_bundle(
     write_bundle(path, document, _named(job.parameters), [job.library])
 
 
-def _named(parameters: Sequence[dict[str, Array]]) -> dict[str, Array]:
+def _named(parameters: Sequence[dict[str, Float32Array]]) -> dict[str, Float32Array]:
     """Parameters of a whole network by name, from those of its blocks."""
     return {f"blocks.{i}.{name}": np.array(v) for i, part in enumerate(parameters) for name, v in part.items()}

@@ -56,6 +56,7 @@ from supernet_runs import (
 from torch.nn import functional as F
 
 from chanas.core.arch import Architecture
+from chanas.core.arrays import FloatArray
 from chanas.core.statistics import kendall_tau
 from chanas.files.writing import read_json, write_json
 from chanas.network.static import StaticNetwork
@@ -79,7 +80,6 @@ FIGURES = {
     "tau_perfect_ranker": "perfect ranker",
 }
 _STATIC_STREAM = 32
-FloatArray = npt.NDArray[np.float64]
 Correlation = Callable[[FloatArray, FloatArray], float]
 
 

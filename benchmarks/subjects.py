@@ -15,11 +15,11 @@ import numpy as np
 
 from chanas.bundle.codesign import CoDesign
 from chanas.bundle.runtimes import compiled_network
+from chanas.core.arrays import Float32Array
 from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.files.writing import read_json, write_json
 from chanas.network.folding import BN_EPSILON, packed_parameters
-from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import NetworkJob
 
 NUM_CLASSES, RESOLUTION = 1000, 224
@@ -32,7 +32,7 @@ class Subject(Protocol):
     name: str
     image_shape: tuple[int, int, int]
 
-    def compiled(self) -> Callable[[Array], Array]:
+    def compiled(self) -> Callable[[Float32Array], Float32Array]:
         """float32[3, R, R] -> logits float32[classes], through the compiled module."""
         ...
 
@@ -50,7 +50,7 @@ class BundleSubject:
         self.name = self._bundle.architecture.key
         self.image_shape = (self._bundle.space.in_channels, resolution, resolution)
 
-    def compiled(self) -> Callable[[Array], Array]:
+    def compiled(self) -> Callable[[Float32Array], Float32Array]:
         return lambda image: self._bundle.predict(image[None])[0]
 
     def torch_module(self) -> Any:
@@ -66,7 +66,7 @@ class TorchvisionSubject:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def compiled(self) -> Callable[[Array], Array]:
+    def compiled(self) -> Callable[[Float32Array], Float32Array]:
         document = read_json(self._path / _DOCUMENT, "network document")
         with np.load(self._path / _PARAMETERS, allow_pickle=False) as data:
             parameters = [data[f"block{i}"] for i in range(len(data.files))]
@@ -159,7 +159,7 @@ def _parts(layer: Any) -> tuple[Any, Any, Any, Any]:
     return (rest[0] if rest else None), depthwise, squeeze, project
 
 
-def torchvision_tensors(module: Any) -> tuple[dict[str, Array], ...]:
+def torchvision_tensors(module: Any) -> tuple[dict[str, Float32Array], ...]:
     """The parameters of each block under chanas' names.
 
     torchvision's batch normalisations add 1e-3 to the variance, ours 1e-5: the difference goes into the variance.
@@ -168,10 +168,10 @@ def torchvision_tensors(module: Any) -> tuple[dict[str, Array], ...]:
         ValueError: the first dense layer has a bias other than zero, which our classifier has no place for.
     """
 
-    def numpy(tensor: Any) -> Array:
+    def numpy(tensor: Any) -> Float32Array:
         return np.array(tensor.detach().numpy(), dtype=np.float32)
 
-    def conv_bn(name: str, layer: Any) -> dict[str, Array]:
+    def conv_bn(name: str, layer: Any) -> dict[str, Float32Array]:
         conv, bn = layer[0], layer[1]
         return {
             f"{name}.conv.weight": numpy(conv.weight),
@@ -209,5 +209,5 @@ def torchvision_job(module: Any, blocks: Sequence[BlockConfig], library: Path, s
     images = np.random.default_rng(seed).standard_normal((batch, 3, RESOLUTION, RESOLUTION), dtype=np.float32)
     with torch.inference_mode():
         logits = module(torch.from_numpy(images)).numpy()
-    parameters: tuple[Mapping[str, Array], ...] = torchvision_tensors(module)
+    parameters: tuple[Mapping[str, Float32Array], ...] = torchvision_tensors(module)
     return NetworkJob(tuple(blocks), tuple(dict(p) for p in parameters), images, logits, library)

@@ -27,7 +27,8 @@ from common import Figure, finish
 from evolution_speed import synthetic_accuracy
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import BlockTable, FloatArray, Genomes, encode, sample
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import BlockTable, Genomes, encode, sample
 from chanas.core.latency import LatencyLUT
 from chanas.search.accuracy.predictor import AccuracyPredictor
 from chanas.search.config import SearchConfig

@@ -49,7 +49,7 @@ from common import Figure, finish
 from threadpoolctl import threadpool_limits
 from transfer_data import Measured, read_measured
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.errors import ChanasError
 from chanas.search.transfer.latencies import adapt, fit_known
 from chanas.workflows.stages import adaptation

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from labels import synthetic
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.errors import DataError
 from chanas.files.csv_files import as_numbers
 from chanas.search.transfer.columns import choice_columns, quantities, slots_of

@@ -37,8 +37,9 @@ from threadpoolctl import threadpool_limits
 from transfer import LIMITS, mape_percent, regret_points
 
 from chanas.core.arch import SearchSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.blocks import BlockConfig
-from chanas.core.genome import BlockTable, FloatArray, Genomes, sample
+from chanas.core.genome import BlockTable, Genomes, sample
 from chanas.core.latency import LatencyLUT
 from chanas.prescheduler.tables.transfer.ratios import Prior, choose, fit_scales, predict, prior_of
 

@@ -39,7 +39,7 @@ import numpy as np
 from common import Figure, finish
 from threadpoolctl import threadpool_limits
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.errors import ChanasError, DataError
 from chanas.prescheduler.tuning.configurations import read_configurations
 from chanas.prescheduler.tuning.proposals import CLOSE, gaps, play, rank_correlation, trials_until

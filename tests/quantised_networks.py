@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from chanas.operators.precision import Array
+from chanas.core.arrays import Float32Array
 
 SIZE = 12
 
@@ -27,8 +27,8 @@ class QuantisedNetwork:
         self.dtype, self.most, self.rng = dtype, most, np.random.default_rng(seed)
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self.whole: dict[str, Array] = {}
-        self.steps: dict[str, Array] = {}
+        self.whole: dict[str, Float32Array] = {}
+        self.steps: dict[str, Float32Array] = {}
 
     def constant(self, value: Any, dtype: str = "float32") -> str:
         name = f"c{len(self.constants)}"

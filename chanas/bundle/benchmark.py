@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.bundle.codesign import CoDesign
 from chanas.bundle.runtimes import CompiledNetwork
+from chanas.core.arrays import Float32Array
 from chanas.devices.cores import limited_to
 from chanas.devices.gpu_use import check_free
 from chanas.devices.timing import Clock, TimingSettings, seconds_per_call, time_in_turns
@@ -80,7 +80,7 @@ def noted(notes: dict[str, str], name: str) -> Iterator[None]:
         notes[name] = f"did not compile: {describe(error, MAX_TEXT)}"
 
 
-def bench_images(bundle: CoDesign) -> npt.NDArray[np.float32]:
+def bench_images(bundle: CoDesign) -> Float32Array:
     """Random images float32[B, 3, R, R] that all contenders get."""
     resolution = bundle.architecture.resolution
     shape = (bundle.target.batch, bundle.space.in_channels, resolution, resolution)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Float32Array
 from chanas.errors import ConfigError
 from chanas.files.writing import read_text
 from chanas.network.pictures import Pictured, open_picture
 from chanas.network.preprocess import Preprocess
-from chanas.operators.precision import Array
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Classifier:
     batch              pictures that are run at once
     """
 
-    run: Callable[[Array], Array]
+    run: Callable[[Float32Array], Float32Array]
     preprocess: Preprocess
     class_names: tuple[str, ...]
     are_probabilities: bool = False

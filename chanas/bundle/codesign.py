@@ -26,6 +26,7 @@ from chanas.bundle.document import DOCUMENT, MODULE, SCHEMA, WEIGHTS, read_docum
 from chanas.bundle.places import bundle_at
 from chanas.bundle.runtimes import RUNTIMES, check_device
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import Array, Float32Array
 from chanas.core.blocks import BlockConfig, computing
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError, DataError, TargetError
@@ -33,13 +34,12 @@ from chanas.files.writing import check_digests, file_digest, replacing_folder, w
 from chanas.network.folding import packed_parameters, split_tensors
 from chanas.network.pictures import Pictured
 from chanas.network.preprocess import Preprocess
-from chanas.operators.precision import Array, Stored
 
 
 def write_bundle(
     path: Path,
     document: Mapping[str, Any],
-    tensors: Mapping[str, Array] | None,
+    tensors: Mapping[str, Float32Array] | None,
     modules: Sequence[Path],
     kept: Path | None = None,
 ) -> None:
@@ -169,7 +169,7 @@ class CoDesign:
             )
 
     @functools.cached_property
-    def tensors(self) -> dict[str, Array]:
+    def tensors(self) -> dict[str, Float32Array]:
         """PyTorch parameters by name; random ones where the bundle has no weights (imports torch)."""
         if not self.has_weights:
             from chanas.network.static import parameters_by_name, random_static_network
@@ -181,11 +181,11 @@ class CoDesign:
             raise CheckpointError(f"{self.path / WEIGHTS} is damaged ({error}); make the bundle again") from error
 
     @functools.cached_property
-    def _parameters(self) -> list[Stored]:
+    def _parameters(self) -> list[Array]:
         return packed_parameters(self.blocks, split_tensors(self.tensors, self.blocks), self.target)
 
     @functools.cached_property
-    def _run(self) -> Callable[[Array], Array]:
+    def _run(self) -> Callable[[Float32Array], Float32Array]:
         """Compute an image's logits, or those of a whole batch if the module takes several images at once."""
         check_device(self.target, "the bundle's module", "run `chanas prescheduler` and `chanas search` here")
         resolution = self.architecture.resolution
@@ -193,7 +193,7 @@ class CoDesign:
         load = RUNTIMES[self.target.kind]
         return load(self._module, self._parameters, image_shape, len(self.class_names), self.target)
 
-    def predict(self, images: Array) -> Array:
+    def predict(self, images: Float32Array) -> Float32Array:
         """Logits float32[N, classes] of preprocessed images float32[N, 3, R, R]: an inference for each batch, of which
         the last is filled up with images that come again.
 
@@ -216,7 +216,7 @@ class CoDesign:
         logits = [self._run(np.resize(part, (batch, *expected))) for part in parts]
         return np.concatenate(logits)[: len(given)]
 
-    def inference(self, images: Array) -> Callable[[], Array]:
+    def inference(self, images: Float32Array) -> Callable[[], Float32Array]:
         """One inference of images float32[N, 3, R, R], as many as the module takes at once, to be timed.
 
         Raises:
@@ -266,10 +266,10 @@ class CoDesign:
             raise CheckpointError(f"{self.path / WEIGHTS} lacks {absent[0]}; make the bundle again")
         return network.eval()
 
-    def torch_logits(self, images: Array) -> Array:
+    def torch_logits(self, images: Float32Array) -> Float32Array:
         """Compute the logits that `predict` should give, with PyTorch (imports torch)."""
         import torch
 
         with torch.inference_mode():
-            logits: Array = self.torch_module()(torch.from_numpy(images)).numpy()
+            logits: Float32Array = self.torch_module()(torch.from_numpy(images)).numpy()
         return logits

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Array, Float32Array
 from chanas.core.target import HardwareTarget, differences
 from chanas.devices import cuda_runtime
 from chanas.devices.host import load_target
@@ -21,7 +22,6 @@ from chanas.devices.lean_tvm import torch_hidden
 from chanas.errors import CheckpointError, TargetError
 from chanas.files.scratch import scratch_folder
 from chanas.operators.layout import layout_of
-from chanas.operators.precision import Array, Stored
 
 ImageShape = tuple[int, int, int]
 _OF_THE_MACHINE = "vm.builtin."
@@ -30,14 +30,14 @@ _GO_ON = 0
 """The answer of an instrument of TVM's for a call that is to be made."""
 
 
-Load = Callable[[Path, Sequence[Stored], ImageShape, int, HardwareTarget], Callable[[Array], Array]]
+Load = Callable[[Path, Sequence[Array], ImageShape, int, HardwareTarget], Callable[[Float32Array], Float32Array]]
 """A module with its arguments, its images [C, R, R] and number of classes, as a function from an image, or from as many
 as the target takes at once, to logits."""
 
 
 def _load_on_gpu(
-    module: Path, parameters: Sequence[Array], image_shape: ImageShape, num_classes: int, target: HardwareTarget
-) -> Callable[[Array], Array]:
+    module: Path, parameters: Sequence[Float32Array], image_shape: ImageShape, num_classes: int, target: HardwareTarget
+) -> Callable[[Float32Array], Float32Array]:
     return cuda_runtime.compiled_network(module, parameters, image_shape, batch=target.batch)
 
 
@@ -48,10 +48,10 @@ class CompiledNetwork:
     module  the compiled program by itself, on the image that is there: what a search measures
     """
 
-    _predict: Callable[[Array], Array]
+    _predict: Callable[[Float32Array], Float32Array]
     module: Callable[[], Any]
 
-    def __call__(self, image: Array) -> Array:
+    def __call__(self, image: Float32Array) -> Float32Array:
         return self._predict(image)
 
 
@@ -144,7 +144,7 @@ def check_device(target: HardwareTarget, what: str, remedy: str) -> None:
 
 def compiled_network(
     module: Path,
-    parameters: Sequence[Array],
+    parameters: Sequence[Float32Array],
     image_shape: ImageShape,
     num_classes: int,
     target: HardwareTarget,
@@ -164,7 +164,7 @@ def compiled_network(
     buffer = tvm.runtime.tensor(np.zeros((image_shape[0], image_shape[1] * image_shape[2]), dtype=np.float32))
     view = np.from_dlpack(buffer).reshape(image_shape)
 
-    def run(image: Array) -> Array:
+    def run(image: Float32Array) -> Float32Array:
         np.copyto(view, image)
         logits = np.asarray(np.from_dlpack(function(buffer, *arguments)), np.float32)
         return layout.unpack(logits, num_classes, 1)[0, :, 0]

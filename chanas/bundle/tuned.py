@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.bundle.classes import Classifier, num_classes, read_labels
 from chanas.bundle.runtimes import check_device, load_main, load_timed
+from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import time_single_calls
 from chanas.errors import CheckpointError, ConfigError
@@ -27,8 +27,6 @@ from chanas.files.documents import Document
 from chanas.files.writing import check_digests
 from chanas.network.inputs import random_inputs
 from chanas.network.preprocess import PRESETS, Preprocess, preprocess_of
-
-Array = npt.NDArray[Any]
 
 SCHEMA = 2
 _OLDER = (1,)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.emulation import (
     activated,
@@ -23,6 +22,7 @@ from chanas.compiler.emulation import (
     quantised_values,
 )
 from chanas.compiler.program import FormChange
+from chanas.core.arrays import Array, Float32Array
 from chanas.core.blocks import BlockConfig, computing
 from chanas.core.target import HardwareTarget
 from chanas.network.folding import (
@@ -35,7 +35,7 @@ from chanas.network.folding import (
     split_tensors,
 )
 from chanas.operators.layout import PLAIN, Blocks, Layout, input_layout, layout_of
-from chanas.operators.precision import FLOAT32, INT8, Array, Precision, Stored, precision_of
+from chanas.operators.precision import FLOAT32, INT8, Precision, precision_of
 from chanas.operators.quantised import IDENTITY, Grid, computed, finished, quantised
 from chanas.operators.steps import block_target, block_workloads, device_workloads, network_tolerance
 from chanas.operators.workload import Workload, scales_weights
@@ -53,9 +53,9 @@ class ReferenceCase:
     memory, bfloat16 as bits.
     """
 
-    arguments: tuple[Stored, ...]
+    arguments: tuple[Array, ...]
     weights: tuple[int, ...]
-    expected: Stored
+    expected: Array
     tolerance: float = FLOAT32.operator_tolerance
 
     @property
@@ -64,7 +64,7 @@ class ReferenceCase:
 
     def save(self, path: Path) -> None:
         """An uncompressed .npz."""
-        named: dict[str, npt.NDArray[Any]] = {f"argument{i}": a for i, a in enumerate(self.arguments)}
+        named: dict[str, Array] = {f"argument{i}": a for i, a in enumerate(self.arguments)}
         named |= {"expected": self.expected, "tolerance": np.array(self.tolerance)}
         np.savez(path, weights=np.array(self.weights, dtype=np.int64), **named)  # type: ignore[arg-type]
 
@@ -91,13 +91,13 @@ class OperatorTensors:
     What is stored as float16 or bfloat16 has such values; `out` is not rounded.
     """
 
-    x: Array
-    weight: Array | None
-    bias: Array | None
-    gate: Array | None
-    shift: Array | None
-    residual: Array | None
-    out: Array
+    x: Float32Array
+    weight: Float32Array | None
+    bias: Float32Array | None
+    gate: Float32Array | None
+    shift: Float32Array | None
+    residual: Float32Array | None
+    out: Float32Array
 
 
 def operator_tensors(
@@ -115,8 +115,8 @@ def operator_tensors(
     inp, out, (rows, columns) = workload.in_channels, workload.out_channels, workload.axes
     rounded = workload.input_precision.rounded
 
-    def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Array:
-        values: Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
+    def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Float32Array:
+        values: Float32Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)
         return rounded(values)
 
     x = drawn((workload.batch, inp, rows.size, columns.size))
@@ -202,11 +202,11 @@ def _random_grid(rng: np.random.Generator) -> Grid:
     return Grid(float(np.float32(rng.uniform(0.005, 0.05))), int(rng.integers(0, 256)))
 
 
-def _random_numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Stored:
+def _random_numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rng.integers(0, 256, shape, dtype=np.uint8)
 
 
-def _packed_numbers(layout: Blocks, numbers: Stored, beyond: float) -> Stored:
+def _packed_numbers(layout: Blocks, numbers: Array, beyond: float) -> Array:
     """Numbers [B, C, …] in channel blocks, and one and the same in the lanes beyond the channels."""
     short = -numbers.shape[1] % layout.lanes
     whole = np.concatenate([numbers, np.full_like(numbers[:, :1], beyond).repeat(short, axis=1)], axis=1)
@@ -271,8 +271,8 @@ def _quantised_block_case(block: BlockConfig, layout: Blocks) -> ReferenceCase:
 
 
 def network_grids(
-    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], images: Array
-) -> list[Array]:
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Float32Array]], images: Float32Array
+) -> list[Float32Array]:
     """`GRIDS` of each block that computes: the ranges that its values have for some images float32[B, C, R, R], batch
     normalisation folded. A block's input has the grid of what writes it."""
     found, x, before = [], images, (float(images.min()), float(images.max()))
@@ -287,9 +287,9 @@ def network_grids(
 
 def network_case(
     blocks: Sequence[BlockConfig],
-    parameters: Sequence[Mapping[str, Array]],
-    images: Array,
-    logits: Array,
+    parameters: Sequence[Mapping[str, Float32Array]],
+    images: Float32Array,
+    logits: Float32Array,
     target: HardwareTarget,
 ) -> ReferenceCase:
     """A whole network for as many images as the target takes at once.
@@ -323,7 +323,7 @@ def plain_block_case(block: BlockConfig) -> ReferenceCase:
 
 def random_block(
     block: BlockConfig, precision: Precision = FLOAT32, batch: int = 1
-) -> tuple[Array, Array, dict[str, Array]]:
+) -> tuple[Float32Array, Float32Array, dict[str, Float32Array]]:
     """Input float32[B, C, S, S] of numbers that a precision has, PyTorch's output, and the parameters by name of a
     block with random ones."""
     import torch
@@ -350,7 +350,7 @@ def mean_network_weight_bytes(networks: Sequence[Sequence[BlockConfig]], dtype: 
 
 def random_network(
     blocks: Sequence[BlockConfig], seed: int, batch: int = 1
-) -> tuple[tuple[dict[str, Array], ...], Array, Array]:
+) -> tuple[tuple[dict[str, Float32Array], ...], Float32Array, Float32Array]:
     """A network with random weights: parameters of each block by name, images float32[B, 3, R, R], and PyTorch's
     logits [B, classes]."""
     import torch

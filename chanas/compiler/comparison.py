@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from chanas.core.arrays import Array
+
 _SHOWN = 1 << 16
 """Places of whole numbers that are told; more than so many are no ties."""
 

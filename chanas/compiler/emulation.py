@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import Array, Float32Array
 from chanas.core.blocks import BlockConfig
 from chanas.network.folding import BlockOperator, block_operators, quantise_operators, with_parameters
 from chanas.operators.epilogues import Epilogue, leaky_slope
-from chanas.operators.precision import INT8, Array, Stored, precision_of
+from chanas.operators.precision import INT8, precision_of
 from chanas.operators.quantised import Grid, computed
 from chanas.operators.workload import Workload
 
 _MOST_PRODUCT, _EXACT_IN_FLOAT32 = 255 * 127, 1 << 24
 _FEWEST_IMAGES, _MOST_IMAGES, _NUMBERS_AT_ONCE = 8, 128, 1 << 21
-Parameters = Sequence[Mapping[str, Array]]
+Parameters = Sequence[Mapping[str, Float32Array]]
 """PyTorch's parameters by name of each block that computes."""
 
 
@@ -33,8 +33,13 @@ def has_int8(blocks: Sequence[BlockConfig], dtype: str) -> bool:
 
 
 def emulated_logits(
-    blocks: Sequence[BlockConfig], parameters: Parameters, images: Array, dtype: str = "float32", *, exact: bool = False
-) -> Array:
+    blocks: Sequence[BlockConfig],
+    parameters: Parameters,
+    images: Float32Array,
+    dtype: str = "float32",
+    *,
+    exact: bool = False,
+) -> Float32Array:
     """float32[B, classes] of a network for images float32[B, C, R, R].
 
     Args:
@@ -56,8 +61,8 @@ def emulated_logits(
 
 
 def block_values(
-    block: BlockConfig, tensors: Mapping[str, Array], x: Stored, dtype: str = "float32", *, exact: bool = False
-) -> list[Stored]:
+    block: BlockConfig, tensors: Mapping[str, Float32Array], x: Array, dtype: str = "float32", *, exact: bool = False
+) -> list[Array]:
     """The output of each operator of a block for its input [B, C, S, S]: float32, but uint8 where `exact` in int8."""
     dtype = block.dtype or dtype
     if dtype == INT8.dtype:
@@ -67,32 +72,32 @@ def block_values(
     return float_values(operators, x) if exact or dtype == "float32" else rounded_values(operators, x)
 
 
-def float_values(operators: Sequence[BlockOperator], x: Array) -> list[Array]:
+def float_values(operators: Sequence[BlockOperator], x: Float32Array) -> list[Float32Array]:
     """The output of each operator of a block for maps float32[B, C, S, S], in float32."""
     return _values(operators, x, _float_value)
 
 
-def rounded_values(operators: Sequence[BlockOperator], x: Array) -> list[Array]:
+def rounded_values(operators: Sequence[BlockOperator], x: Float32Array) -> list[Float32Array]:
     """The same with weights and outputs rounded to the numbers that they may be."""
     return _values(operators, x, rounded_value)
 
 
-def quantised_values(operators: Sequence[BlockOperator], x: Stored) -> list[Stored]:
+def quantised_values(operators: Sequence[BlockOperator], x: Array) -> list[Array]:
     """The same of a block in int8, to the bit where it is in int8: numbers uint8, or float32 where that is what it
     writes."""
     return _values(operators, x, _quantised_value)
 
 
 def _values(
-    operators: Sequence[BlockOperator], x: Stored, compute: Callable[[BlockOperator, Sequence[Stored]], Stored]
-) -> list[Stored]:
-    values: list[Stored] = [x]
+    operators: Sequence[BlockOperator], x: Array, compute: Callable[[BlockOperator, Sequence[Array]], Array]
+) -> list[Array]:
+    values: list[Array] = [x]
     for operator in operators:
         values.append(compute(operator, [values[read] for read in operator.step.reads]))
     return values[1:]
 
 
-def _float_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
+def _float_value(operator: BlockOperator, given: Sequence[Float32Array]) -> Float32Array:
     import torch
 
     workload, (x, *extras) = operator.step.workload, map(torch.from_numpy, given)
@@ -103,11 +108,11 @@ def _float_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
             x = x * extras.pop(0)
         weight, bias = (torch.from_numpy(np.ascontiguousarray(a)) for a in (operator.weight, operator.bias))
         value = activated(convolved(x, weight, bias, workload), workload.epilogue)
-        found: Array = (value + extras.pop(0) if workload.residual else value).numpy()
+        found: Float32Array = (value + extras.pop(0) if workload.residual else value).numpy()
     return found
 
 
-def rounded_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
+def rounded_value(operator: BlockOperator, given: Sequence[Float32Array]) -> Float32Array:
     """The output of an operator for what it reads, float32[B, C, S, S] each, rounded like its weights."""
     workload, by = operator.step.workload, operator.numbers
     if by is not None:
@@ -124,7 +129,7 @@ def rounded_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
     return workload.output_precision.rounded(_float_value(operator, given))
 
 
-def _quantised_value(operator: BlockOperator, given: Sequence[Stored]) -> Stored:
+def _quantised_value(operator: BlockOperator, given: Sequence[Array]) -> Array:
     workload, by = operator.step.workload, operator.numbers
     if by is None:
         return _float_value(operator, given)
@@ -133,7 +138,7 @@ def _quantised_value(operator: BlockOperator, given: Sequence[Stored]) -> Stored
     return computed(workload, by, given[0], exact_sums(workload), gate, residual)
 
 
-def converted(block: BlockConfig, grid: Grid | None, value: Stored, exact: bool = False) -> Stored:
+def converted(block: BlockConfig, grid: Grid | None, value: Array, exact: bool = False) -> Array:
     """A map in another dtype; what is rounded stays float32."""
     if grid is None:
         return value if exact else precision_of(block.dtype).rounded(value)
@@ -142,7 +147,7 @@ def converted(block: BlockConfig, grid: Grid | None, value: Stored, exact: bool 
     return grid.encode(value) if block.kind == "encode" else grid.decode(value)
 
 
-def in_parts(images: Array) -> Iterator[Stored]:
+def in_parts(images: Float32Array) -> Iterator[Array]:
     """Images a few at a time: the more, the smaller they are."""
     num = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _NUMBERS_AT_ONCE // max(1, images[:1].size)))
     yield from (images[i : i + num] for i in range(0, len(images), num))
@@ -187,7 +192,7 @@ def convolved(value: Any, weight: Any, bias: Any, workload: Workload) -> Any:
     return functional.conv2d(value, weight, bias, stride, padding, dilation, workload.num_groups)
 
 
-def exact_sums(workload: Workload) -> Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]]:
+def exact_sums(workload: Workload) -> Callable[[Array, Float32Array], Array]:
     """PyTorch's convolution without a bias, exact of numbers in int8: in float64, and where no sum leaves the whole
     numbers of float32 in that, which takes a tenth of the time."""
     largest = _MOST_PRODUCT * workload.channels_per_group * workload.kernel_area
@@ -196,14 +201,14 @@ def exact_sums(workload: Workload) -> Callable[[npt.NDArray[Any], Array], npt.ND
 
 def convolution(
     workload: Workload, dtype: type[np.float32] | type[np.float64] = np.float32
-) -> Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]]:
+) -> Callable[[Array, Float32Array], Array]:
     """PyTorch's convolution in a type, without a bias."""
     import torch
 
-    def convolve(x: npt.NDArray[Any], weight: Array) -> npt.NDArray[Any]:
+    def convolve(x: Array, weight: Float32Array) -> Array:
         taken, weights = (torch.from_numpy(np.require(a, dtype, ["C", "W"])) for a in (x, weight))
         with torch.inference_mode():
-            sums: npt.NDArray[Any] = convolved(taken, weights, weights.new_zeros(len(weight)), workload).numpy()
+            sums: Array = convolved(taken, weights, weights.new_zeros(len(weight)), workload).numpy()
         return sums
 
     return convolve

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.space import Point
+from chanas.core.arrays import Array
 from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget, in_blocks, in_dtype
 from chanas.operators.layout import Blocks, num_blocks, pack_channels
@@ -27,7 +27,6 @@ from chanas.operators.quantised import Grid, Quantised, WholeWeights
 from chanas.operators.steps import Step, block_workloads
 from chanas.operators.workload import Workload, extra_names
 
-Array = npt.NDArray[Any]
 _TILE_ROWS = range(6, 15)
 
 

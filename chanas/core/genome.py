@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import NUM_FIXED, Architecture, SearchSpace, SubSpace
+from chanas.core.arrays import BoolArray, FloatArray, IntArray
 from chanas.core.blocks import BlockConfig
 from chanas.errors import ArchitectureError
 
 Genomes = npt.NDArray[np.int16]
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class GenomeLayout:
         return slice(self.dtypes.stop, self.length)
 
     @property
-    def num_choices(self) -> npt.NDArray[np.int64]:
+    def num_choices(self) -> IntArray:
         """int64[L]: how many values each column has."""
         s = self.space
         return np.array(
@@ -92,11 +92,11 @@ class GenomeLayout:
             + [self.num_dtypes] * (self.length - self.plain_length)
         )
 
-    def active(self, genomes: Genomes) -> npt.NDArray[np.bool_]:
+    def active(self, genomes: Genomes) -> BoolArray:
         """bool[N, P]: which block slots are in use."""
         depth = np.asarray(self.space.depths)[genomes[:, self.depths]]
         position = np.arange(self.space.max_depth)
-        used: npt.NDArray[np.bool_] = (position < depth[:, :, None]).reshape(len(genomes), self.num_slots)
+        used: BoolArray = (position < depth[:, :, None]).reshape(len(genomes), self.num_slots)
         return used
 
 
@@ -119,14 +119,14 @@ def plain(space: SearchSpace, genomes: Genomes) -> Genomes:
     return canonical(space, out)
 
 
-def dtypes_in_order(space: SearchSpace, genomes: Genomes) -> npt.NDArray[np.int64]:
+def dtypes_in_order(space: SearchSpace, genomes: Genomes) -> IntArray:
     """int64[N, P + 4]: the dtypes of stem, first block, slots, head and classifier; an unused slot has that of the one
     before."""
     layout = GenomeLayout(space)
     slots, fixed = genomes[:, layout.dtypes], genomes[:, layout.fixed_dtypes]
     at = np.maximum.accumulate(np.where(slots >= 0, np.arange(layout.num_slots), 0), axis=1)  # a stage has a first one
     used = np.take_along_axis(slots, at, axis=1)
-    found: npt.NDArray[np.int64] = np.concatenate([fixed[:, :2], used, fixed[:, 2:]], axis=1).astype(np.int64)
+    found: IntArray = np.concatenate([fixed[:, :2], used, fixed[:, 2:]], axis=1).astype(np.int64)
     return found
 
 
@@ -287,9 +287,9 @@ class CostTable(Protocol):
 
 def filled_genomes(
     space: SearchSpace,
-    depths: npt.NDArray[np.int64],
-    choice: npt.NDArray[np.int64],
-    fixed_dtypes: npt.NDArray[np.int64] | None = None,
+    depths: IntArray,
+    choice: IntArray,
+    fixed_dtypes: IntArray | None = None,
 ) -> Genomes:
     """Canonical int16[R, W, L] from depth indices [R, W, S]; per slot, (kernel · E + expand) · Q + dtype index
     [R, W, P]; and, where there is a choice, dtype indices of blocks that are in no stage [R, W, 4]."""
@@ -407,7 +407,7 @@ class BlockTable:
         per_choice = self.cost.reshape(*shape, self.layout.num_slots, -1, num_dtypes)
         best, best_choice = per_choice.min(axis=3), per_choice.argmin(axis=3)  # [R, W, P, Q]
 
-        def step(before: FloatArray, place: int, own: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+        def step(before: FloatArray, place: int, own: FloatArray) -> tuple[FloatArray, IntArray]:
             """Least cost of all until a block, by its dtype, and the dtype before it; each [R, W, Q]."""
             ways = before[..., None] + self.change[:, :, place]
             return ways.min(axis=2) + own, ways.argmin(axis=2)
@@ -426,8 +426,8 @@ class BlockTable:
         least, head_from = step(least, space.num_stages + 1, self.fixed[:, :, 2])
         least, classifier_from = step(least, space.num_stages + 2, self.fixed[:, :, 3])
 
-        def of_dtype(values: npt.NDArray[np.int64], dtype: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            found: npt.NDArray[np.int64] = np.take_along_axis(values, dtype[..., None], axis=-1)[..., 0]
+        def of_dtype(values: IntArray, dtype: IntArray) -> IntArray:
+            found: IntArray = np.take_along_axis(values, dtype[..., None], axis=-1)[..., 0]
             return found
 
         fixed_dtypes = np.empty((*shape, NUM_FIXED), np.int64)

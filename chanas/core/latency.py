@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import NUM_FIXED, SearchSpace, SubSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.blocks import BlockConfig
 from chanas.core.codec import fields_from_json, fields_to_json
-from chanas.core.genome import BlockTable, FloatArray, Genomes
+from chanas.core.genome import BlockTable, Genomes
 from chanas.core.target import HardwareTarget, differences, tvm_version
 from chanas.core.units import is_seconds
 from chanas.errors import LUTError, unknown_name

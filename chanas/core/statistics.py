@@ -7,10 +7,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from chanas.core.arrays import FloatArray, IntArray
 
 
-def spread(num: int, most: int) -> npt.NDArray[np.int64]:
+def spread(num: int, most: int) -> IntArray:
     """The places of at most so many of `num` things, evenly from the first to the last."""
     return np.linspace(0, num - 1, min(num, most)).round().astype(np.int64)
 

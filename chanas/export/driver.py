@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.cpu.c_kernels import CallList, Place, aligned
+from chanas.core.arrays import Array
 from chanas.core.codec import fields_from_json
 from chanas.core.target import HardwareTarget
 from chanas.export.memory_plan import MemoryPlan
 from chanas.export.signature import Tensor
-from chanas.export.trials import Array
 from chanas.measuring.messages import Build, ModuleFile
 from chanas.measuring.worker.compiler import open_compiler
 

@@ -7,17 +7,15 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.toolchains import is_native
+from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError, TargetError
 from chanas.measuring.checks.qemu import emulator_program
 
-Array = npt.NDArray[Any]
 RunExample = Callable[[Sequence[str], str], bytes]
 """A function such as `run_example`."""
 _TIMEOUT_S = 600.0

@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from chanas.bundle.tuned import SOURCE, WEIGHTS, TunedNetwork
 from chanas.compiler.toolchains import TOOLS, Tools, find_c_toolchain
+from chanas.core.arrays import Array
 from chanas.core.units import format_bytes
 from chanas.errors import CheckpointError, TargetError
 from chanas.export import c_sources
@@ -32,7 +33,7 @@ from chanas.export.folders import (
 )
 from chanas.export.memory_plan import plan_memory
 from chanas.export.signature import TYPES, Tensor, signature
-from chanas.export.trials import Array, Check, RunExample, find_runner, largest_error, run_example, try_example
+from chanas.export.trials import Check, RunExample, find_runner, largest_error, run_example, try_example
 from chanas.files.locks import one_writer
 from chanas.files.scratch import scratch_folder
 from chanas.operators.precision import FLOAT32

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chanas.models.sources.model import Array
+from chanas.core.arrays import Array
 
 
 class Elementwise(NamedTuple):

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from chanas.models.sources.model import Array, TensorFacts
+from chanas.core.arrays import Array
+from chanas.models.sources.model import TensorFacts
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.graph import Node
-from chanas.models.sources.model import Array
 
 _LANES = 16
 _KEPT = 64  # compiled nodes: networks repeat a few of them in each of their blocks

@@ -21,6 +21,7 @@ from chanas.compiler.program import (
     packed_constant,
     tiled_rows,
 )
+from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.models import others
@@ -30,7 +31,6 @@ from chanas.models.elementwise import ELEMENTWISE
 from chanas.models.fusion import Chain, find_chains, keeps_rows
 from chanas.models.graph import Constant, Graph, Node, Read, numbered, per_channel
 from chanas.models.pools import window_pool
-from chanas.models.sources.model import Array
 from chanas.models.views import view_maps
 from chanas.operators.steps import Step
 from chanas.operators.workload import WINOGRAD, Workload, winograd_counts

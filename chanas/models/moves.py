@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.models.graph import Constant, Node, Read, Rewriter, Values
 from chanas.models.known import computed
-from chanas.models.sources.model import Array
 
 _MOVES = ("reshape", "permute_dims", "slice", "take")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.models.graph import MAP_PRODUCTS, PRODUCTS, Constant, Graph, Node, Read, Rewriter, numbered, per_channel
-from chanas.models.sources.model import Array
 
 # Activations that give no negative number.
 _NEVER_NEGATIVE = ("relu", "relu6", "sigmoid", "hsigmoid")

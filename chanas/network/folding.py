@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from chanas.core.arrays import Array, Float32Array
 from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import CheckpointError
 from chanas.operators.layout import Blocks, Layout, layout_of
-from chanas.operators.precision import INT8, Array, Stored
+from chanas.operators.precision import INT8
 from chanas.operators.quantised import IDENTITY, Grid, Quantised, quantised
 from chanas.operators.steps import Step, block_steps, block_workloads
 from chanas.operators.workload import Workload
@@ -24,7 +25,9 @@ GRIDS, SHIFT = "grids", "shift{}"
 its number from 1 on, float32[C_out]."""
 
 
-def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+def fold_batch_norm(
+    weight: Float32Array, gamma: Float32Array, beta: Float32Array, mean: Float32Array, variance: Float32Array
+) -> tuple[Float32Array, Float32Array]:
     """Weight and bias of the convolution that equals convolution followed by batch normalisation."""
     scale = gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + BN_EPSILON)
     folded = weight.astype(np.float64) * scale.reshape(-1, *([1] * (weight.ndim - 1)))
@@ -32,8 +35,8 @@ def fold_batch_norm(weight: Array, gamma: Array, beta: Array, mean: Array, varia
 
 
 def pack_block(
-    block: BlockConfig, tensors: Mapping[str, Array], layout: Layout, dtype: str = "float32"
-) -> list[Stored]:
+    block: BlockConfig, tensors: Mapping[str, Float32Array], layout: Layout, dtype: str = "float32"
+) -> list[Array]:
     """The parameters of a block as its kernel of `dtype` takes them, from PyTorch's by name: packed weights and biases
     in the order of the block's operators, put together as the layout says.
 
@@ -61,11 +64,11 @@ class BlockOperator:
     """
 
     step: Step
-    weight: Array | None
-    bias: Array | None
+    weight: Float32Array | None
+    bias: Float32Array | None
     numbers: Quantised | None = None
 
-    def pack(self, layout: Layout) -> list[Stored]:
+    def pack(self, layout: Layout) -> list[Array]:
         """Its parameters in a layout."""
         if self.numbers is not None:
             assert isinstance(layout, Blocks)
@@ -75,7 +78,9 @@ class BlockOperator:
         return layout.pack_parameters(self.step.workload, self.weight, self.bias)
 
 
-def block_operators(block: BlockConfig, tensors: Mapping[str, Array], dtype: str = "float32") -> list[BlockOperator]:
+def block_operators(
+    block: BlockConfig, tensors: Mapping[str, Float32Array], dtype: str = "float32"
+) -> list[BlockOperator]:
     """The operators of a block in order, in its own dtype or else in `dtype`, from parameters by name; without
     what numbers in int8 stand for.
 
@@ -94,7 +99,7 @@ def block_operators(block: BlockConfig, tensors: Mapping[str, Array], dtype: str
     return found
 
 
-def block_grids(block: BlockConfig, tensors: Mapping[str, Array]) -> list[Grid]:
+def block_grids(block: BlockConfig, tensors: Mapping[str, Float32Array]) -> list[Grid]:
     """Grids of the numbers of a block's input, and of what each of its operators writes.
 
     Raises:
@@ -105,7 +110,7 @@ def block_grids(block: BlockConfig, tensors: Mapping[str, Array]) -> list[Grid]:
     return [Grid(float(step), int(zero)) for step, zero in tensors[GRIDS]]
 
 
-def quantise_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list[BlockOperator]:
+def quantise_operators(block: BlockConfig, tensors: Mapping[str, Float32Array]) -> list[BlockOperator]:
     """The operators of a block in int8, as `GRIDS` of its parameters says.
 
     Raises:
@@ -127,11 +132,11 @@ def quantise_operators(block: BlockConfig, tensors: Mapping[str, Array]) -> list
 
 
 def packed_parameters(
-    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]], target: HardwareTarget
-) -> list[Stored]:
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Float32Array]], target: HardwareTarget
+) -> list[Array]:
     """The arguments of a compiled network beside its images, from its blocks, PyTorch's parameters by name of each that
     computes, and the target that it was compiled for."""
-    layout, found = layout_of(target), list[Stored]()
+    layout, found = layout_of(target), list[Array]()
     for block, tensors, grid in with_parameters(blocks, parameters):
         if block.converts:
             found += [] if grid is None else [grid.conversion_numbers(encodes=block.kind == "encode")]
@@ -141,8 +146,8 @@ def packed_parameters(
 
 
 def with_parameters(
-    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Array]]
-) -> Iterator[tuple[BlockConfig, Mapping[str, Array], Grid | None]]:
+    blocks: Sequence[BlockConfig], parameters: Sequence[Mapping[str, Float32Array]]
+) -> Iterator[tuple[BlockConfig, Mapping[str, Float32Array], Grid | None]]:
     """The blocks of a network with the parameters of those that compute, and what the numbers stand for that others
     write or read in int8: a neighbour's input or output.
 
@@ -160,22 +165,22 @@ def with_parameters(
 
 
 def fold_operators(
-    block: BlockConfig, tensors: Mapping[str, Array], dtype: str = "float32"
-) -> list[tuple[Workload, Array, Array]]:
+    block: BlockConfig, tensors: Mapping[str, Float32Array], dtype: str = "float32"
+) -> list[tuple[Workload, Float32Array, Float32Array]]:
     """Workload, weight and bias of each operator of a block that has weights, in order.
 
     Raises:
         CheckpointError: a parameter is missing.
     """
 
-    def get(name: str) -> Array:
+    def get(name: str) -> Float32Array:
         if name not in tensors:
             raise CheckpointError(
                 f"parameter {name} of block {block.key} is missing; the weights are not of this network"
             )
         return tensors[name]
 
-    def conv_bn(name: str) -> tuple[Array, Array]:
+    def conv_bn(name: str) -> tuple[Float32Array, Float32Array]:
         bn = [get(f"{name}.bn.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
         return fold_batch_norm(get(f"{name}.conv.weight"), *bn)
 
@@ -195,10 +200,10 @@ def fold_operators(
     return [(workload, *parts) for workload, parts in zip(workloads, folded, strict=True)]
 
 
-def split_tensors(tensors: Mapping[str, Array], blocks: Sequence[BlockConfig]) -> list[dict[str, Array]]:
+def split_tensors(tensors: Mapping[str, Float32Array], blocks: Sequence[BlockConfig]) -> list[dict[str, Float32Array]]:
     """The parameters of each block that computes, `blocks.3.depthwise.conv.weight` becoming `depthwise.conv.weight` of
     the fourth."""
-    split: list[dict[str, Array]] = [{} for block in blocks if not block.converts]
+    split: list[dict[str, Float32Array]] = [{} for block in blocks if not block.converts]
     for name, value in tensors.items():
         _, index, rest = name.split(".", 2)
         if int(index) < len(split):

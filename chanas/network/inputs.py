@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from chanas.core.arrays import Array
 
 
-def random_inputs(
-    shapes: Iterable[tuple[Sequence[int], str]], seed: int = 0, num_indices: int = 1
-) -> list[npt.NDArray[Any]]:
+def random_inputs(shapes: Iterable[tuple[Sequence[int], str]], seed: int = 0, num_indices: int = 1) -> list[Array]:
     """Standard normal numbers for inputs of floats; for whole numbers, which may be indices, some below `num_indices`:
     by default zeros, which are in range everywhere.
 
@@ -34,7 +32,7 @@ _MOST = 0.75
 
 def drawn_inputs(
     kind: str, shapes: Iterable[tuple[Sequence[int], str]], num_indices: Sequence[int | None], seed: int = 0
-) -> list[npt.NDArray[Any]]:
+) -> list[Array]:
     """Inputs of one of the `KINDS`. Whole numbers are below what they may be: of a flat kind all the same, else of any
     size. Truths, and numbers that stand for some, all hold in the first kind and in flat ones, and are mixed in others.
 
@@ -45,7 +43,7 @@ def drawn_inputs(
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     is_flat, is_mixed = kind.endswith("flat"), kind.startswith("0")
 
-    def drawn(shape: Sequence[int], dtype: str, below: int | None) -> npt.NDArray[Any]:
+    def drawn(shape: Sequence[int], dtype: str, below: int | None) -> Array:
         if "float" in dtype:
             numbers = _floats(kind, shape, rng)
         elif below is not None:
@@ -59,7 +57,7 @@ def drawn_inputs(
     return [drawn(shape, dtype, below) for (shape, dtype), below in zip(shapes, num_indices, strict=True)]
 
 
-def _floats(kind: str, shape: Sequence[int], rng: np.random.Generator) -> npt.NDArray[Any]:
+def _floats(kind: str, shape: Sequence[int], rng: np.random.Generator) -> Array:
     if kind == "0 to 255":
         return rng.integers(0, 256, shape)
     if kind == "0 to 1":

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
 
+from chanas.core.arrays import Array
 from chanas.errors import DataError
 
 MAX_PIXELS = 200_000_000  # the largest sensors of phones; 0.8 GB decoded
@@ -58,7 +58,7 @@ _WIDE = re.compile(";16[BLN]")  # unlike BGR;16, which is 16 bits for all channe
 _LIMIT = threading.Lock()
 
 
-Pictured = Path | str | Image.Image | npt.NDArray[Any]
+Pictured = Path | str | Image.Image | Array
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from chanas.core.arrays import Float32Array
 from chanas.core.codec import fields_to_json
 from chanas.errors import ConfigError, DataError, unknown_name
 from chanas.network.pictures import check_size
@@ -74,7 +74,7 @@ class Preprocess:
                 f"{list(self.std)}"
             )
 
-    def __call__(self, image: Image.Image) -> npt.NDArray[np.float32]:
+    def __call__(self, image: Image.Image) -> Float32Array:
         """float32[channels, rows, columns] of an RGB image, or with the channels last.
 
         Raises:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from chanas.core.arrays import Float32Array
 from chanas.core.blocks import Activation, BlockConfig
 from chanas.network.folding import BN_EPSILON
-from chanas.operators.precision import Array
 
 
 def activation_module(name: Activation) -> nn.Module:
@@ -135,7 +135,7 @@ def random_static_network(blocks: Sequence[BlockConfig], seed: int) -> StaticNet
     return network
 
 
-def parameters_by_name(network: nn.Module) -> dict[str, Array]:
+def parameters_by_name(network: nn.Module) -> dict[str, Float32Array]:
     """float32 parameters and BN statistics as numpy arrays of their own."""
     state = network.state_dict()
     return {k: v.numpy().copy() for k, v in state.items() if not k.endswith("num_batches_tracked")}

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from chanas.core.arrays import Array, Float32Array
 from chanas.core.target import HardwareTarget
 from chanas.operators.epilogues import value_at_zero
 from chanas.operators.grouped import abreast
-from chanas.operators.precision import FLOAT32, Array, Precision, Stored, precision_of
+from chanas.operators.precision import FLOAT32, Precision, precision_of
 from chanas.operators.quantised import NUM_GRID_NUMBERS, Quantised, kernel_bias
 from chanas.operators.transposed import num_taps, taps_of_phase
 from chanas.operators.winograd import as_array, transforms
@@ -53,24 +54,24 @@ class Layout(Protocol):
     def shape(self, channels: int, pixels: int, batch: int = 1) -> Shape:
         """The shape of maps of so many channels and pixels, of so many images."""
 
-    def pack(self, values: Array, precision: Precision = FLOAT32) -> Stored:
+    def pack(self, values: Float32Array, precision: Precision = FLOAT32) -> Array:
         """Maps float32[B, C, …] as a kernel reads them."""
 
     def unpack(
-        self, stored: Stored, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
-    ) -> Array:
+        self, stored: Array, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
+    ) -> Float32Array:
         """Inverse of `pack`: float32[B, C, M]."""
 
-    def expected(self, workload: Workload, values: Array) -> Stored:
+    def expected(self, workload: Workload, values: Float32Array) -> Array:
         """An operator's output float32[B, C, …] as its kernel leaves it and as it is compared."""
 
     def parameters(self, workload: Workload) -> tuple[Argument, ...]:
         """Weights and bias of an operator as its kernel reads them; nothing of an operator without any."""
 
-    def pack_parameters(self, workload: Workload, weight: Array, bias: Array) -> list[Stored]:
+    def pack_parameters(self, workload: Workload, weight: Float32Array, bias: Float32Array) -> list[Array]:
         """Weight float32[C_out, C_in / groups, k, k] (or of a dense layer) and bias float32[C_out], packed so."""
 
-    def together(self, parameters: Sequence[Stored]) -> list[Stored]:
+    def together(self, parameters: Sequence[Array]) -> list[Array]:
         """The packed parameters of a block's operators as the arguments of a network have them."""
 
 
@@ -82,15 +83,15 @@ class Plain:
     def shape(self, channels: int, pixels: int, batch: int = 1) -> Shape:
         return (batch * channels, pixels)
 
-    def pack(self, values: Array, precision: Precision = FLOAT32) -> Stored:
+    def pack(self, values: Float32Array, precision: Precision = FLOAT32) -> Array:
         return precision.encode(np.ascontiguousarray(values.reshape(values.shape[0] * values.shape[1], -1)))
 
     def unpack(
-        self, stored: Stored, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
-    ) -> Array:
+        self, stored: Array, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
+    ) -> Float32Array:
         return precision.decode(stored).reshape(batch, channels, pixels)
 
-    def expected(self, workload: Workload, values: Array) -> Stored:
+    def expected(self, workload: Workload, values: Float32Array) -> Array:
         return self.pack(values, workload.output_precision)
 
     def parameters(self, workload: Workload) -> tuple[Argument, ...]:
@@ -98,13 +99,13 @@ class Plain:
         shape = (workload.out_channels, workload.channels_per_group, rows.kernel, columns.kernel)
         return _weights_and_bias(workload, shape, (1, workload.out_channels, 1, 1))
 
-    def pack_parameters(self, workload: Workload, weight: Array, bias: Array) -> list[Stored]:
+    def pack_parameters(self, workload: Workload, weight: Float32Array, bias: Float32Array) -> list[Array]:
         return [
             part.reshape(argument.shape)
             for part, argument in zip((weight, bias), self.parameters(workload), strict=True)
         ]
 
-    def together(self, parameters: Sequence[Stored]) -> list[Stored]:
+    def together(self, parameters: Sequence[Array]) -> list[Array]:
         return list(parameters)
 
 
@@ -113,7 +114,7 @@ def _weights_and_bias(workload: Workload, weights: Shape, bias: Shape, dtype: st
 
 
 # ---- channels in blocks of a vector's lanes --------------------------------------------------------------------------
-def pack_channels(values: Array, lanes: int) -> Array:
+def pack_channels(values: Float32Array, lanes: int) -> Float32Array:
     """float32[C, …] -> float32[N, …, l], with zeros beyond the channels."""
     channels = values.shape[0]
     padded = np.zeros((num_blocks(channels, lanes) * lanes, *values.shape[1:]), dtype=np.float32)
@@ -122,7 +123,7 @@ def pack_channels(values: Array, lanes: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(grouped, 1, -1))
 
 
-def unpack_channels(packed: Array, channels: int) -> Array:
+def unpack_channels(packed: Float32Array, channels: int) -> Float32Array:
     """Inverse of `pack_channels`: float32[N, …, l] -> float32[C, …]."""
     moved = np.moveaxis(packed, -1, 1)
     return np.ascontiguousarray(moved.reshape(-1, *moved.shape[2:])[:channels])
@@ -144,20 +145,20 @@ class Blocks:
     def shape(self, channels: int, pixels: int, batch: int = 1) -> Shape:
         return (batch * num_blocks(channels, self.lanes), pixels, self.lanes)
 
-    def pack(self, values: Array, precision: Precision = FLOAT32) -> Stored:
+    def pack(self, values: Float32Array, precision: Precision = FLOAT32) -> Array:
         return precision.encode(self._packed(values))
 
-    def _packed(self, values: Array) -> Array:
+    def _packed(self, values: Float32Array) -> Float32Array:
         by_image = values.reshape(*values.shape[:2], -1)
         return np.concatenate([pack_channels(image, self.lanes) for image in by_image])
 
     def unpack(
-        self, stored: Stored, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
-    ) -> Array:
+        self, stored: Array, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
+    ) -> Float32Array:
         by_image = precision.decode(stored).reshape(batch, -1, pixels, self.lanes)
         return np.stack([unpack_channels(image, channels) for image in by_image])
 
-    def expected(self, workload: Workload, values: Array) -> Stored:
+    def expected(self, workload: Workload, values: Float32Array) -> Array:
         packed, beyond = self._packed(values), values.shape[1] % self.lanes
         if beyond:  # there the sums are 0
             packed.reshape(len(values), -1, *packed.shape[1:])[:, -1, :, beyond:] = value_at_zero(workload.epilogue)
@@ -179,7 +180,7 @@ class Blocks:
         scale = (Argument("scale", (blocks, self.lanes), "float32"),) if has_scale else ()
         return (*found, *scale, *grids)
 
-    def pack_parameters(self, workload: Workload, weight: Array, bias: Array) -> list[Stored]:
+    def pack_parameters(self, workload: Workload, weight: Float32Array, bias: Float32Array) -> list[Array]:
         if workload.op == "groupconv":
             packed = _in_lanes_of_groups(workload, weight, self.lanes)
         else:
@@ -191,7 +192,7 @@ class Blocks:
             packed = in_words(packed, _run(workload), workload.weight_precision)
         return [packed, pack_channels(bias, self.lanes)]
 
-    def pack_quantised(self, workload: Workload, by: Quantised) -> list[Stored]:
+    def pack_quantised(self, workload: Workload, by: Quantised) -> list[Array]:
         """The parameters of an operator in int8, packed."""
         if by.numbers is None or by.bias is None:
             return [by.grid_numbers]
@@ -199,7 +200,7 @@ class Blocks:
         scale = [] if by.steps is None else [pack_channels(by.scale, self.lanes)]
         return [*packed, *scale, by.grid_numbers]
 
-    def together(self, parameters: Sequence[Stored]) -> list[Stored]:
+    def together(self, parameters: Sequence[Array]) -> list[Array]:
         """One array, because a compiled network checks each of its arguments at every call, for about 0.1 µs each."""
         return [np.concatenate([part.ravel() for part in parameters])]
 
@@ -214,7 +215,7 @@ def _depth(workload: Workload) -> int:
     return -(-workload.channels_per_group // per_word) * per_word * workload.kernel_area
 
 
-def _channels_by_tap(weight: Array, per_word: int) -> Array:
+def _channels_by_tap(weight: Float32Array, per_word: int) -> Float32Array:
     """float32[C_out, C_in, kh, kw] -> float32[C_out, ceil(C_in / p), kh, kw, p]: p neighbouring input channels under
     one tap, zeros beyond the last."""
     out, channels, *taps = weight.shape
@@ -228,7 +229,7 @@ def _run(workload: Workload) -> int:
     return workload.axes[1].kernel if workload.op == "depthwise" else _depth(workload)
 
 
-def in_words(packed: Array, run: int, precision: Precision) -> Array:
+def in_words(packed: Float32Array, run: int, precision: Precision) -> Float32Array:
     """Words of neighbours within runs: float32[N, depth, l] -> float32[N, depth / run · ceil(run / numbers of a word),
     l]. The first number is in a word's lowest bits; what lacks in the last word of a run is zero."""
     blocks, depth, lanes = packed.shape
@@ -242,7 +243,7 @@ def in_words(packed: Array, run: int, precision: Precision) -> Array:
     return words.view(np.float32).reshape(blocks, -1, lanes)
 
 
-def _winograd_weights(workload: Workload, weight: Array) -> Array:
+def _winograd_weights(workload: Workload, weight: Float32Array) -> Float32Array:
     """float32[C_out, C_in, kh, kw] -> float32[C_out, t, C_in, k, s]: products, input channels, kernel rows (or columns,
     k of those across the tiles) and phases."""
     axis = winograd_axis(workload)
@@ -253,18 +254,18 @@ def _winograd_weights(workload: Workload, weight: Array) -> Array:
     taps = np.zeros((out, channels, k, plan.taps * stride))
     taps[..., :size] = rows
     phases = taps.reshape(out, channels, k, plan.taps, stride)
-    products: Array = np.einsum("tj,ockjs->otcks", as_array(plan.taps_in), phases).astype(np.float32)
+    products: Float32Array = np.einsum("tj,ockjs->otcks", as_array(plan.taps_in), phases).astype(np.float32)
     return products
 
 
-def _square_tiles_weights(workload: Workload, weight: Array) -> Array:
+def _square_tiles_weights(workload: Workload, weight: Float32Array) -> Float32Array:
     """float32[C_out, C_in, kh, kw] -> float32[C_out, t, t, C_in]: products of rows and of columns, input channels."""
     down, along = (as_array(plan.taps_in) for plan in winograd_plans(workload))
-    products: Array = np.einsum("ih,jw,ochw->oijc", down, along, weight.astype(np.float64)).astype(np.float32)
+    products: Float32Array = np.einsum("ih,jw,ochw->oijc", down, along, weight.astype(np.float64)).astype(np.float32)
     return products
 
 
-def _weights_of_phases(workload: Workload, weight: Array) -> Array:
+def _weights_of_phases(workload: Workload, weight: Float32Array) -> Float32Array:
     """float32[C_out, C_in, k, k] -> float32[C_out, s, s, C_in, t, t]: phases (rows, columns), input channels and taps
     of a phase, t = ceil(k / s) each way."""
     rows, columns = workload.axes
@@ -276,7 +277,7 @@ def _weights_of_phases(workload: Workload, weight: Array) -> Array:
     return by_phase.transpose(0, 2, 4, 1, 3, 5)
 
 
-_ARRANGED: dict[str, Callable[[Workload, Array], Array]] = {
+_ARRANGED: dict[str, Callable[[Workload, Float32Array], Float32Array]] = {
     "winograd": _winograd_weights,
     "winograd2": _square_tiles_weights,
     "upconv": _weights_of_phases,
@@ -284,7 +285,7 @@ _ARRANGED: dict[str, Callable[[Workload, Array], Array]] = {
 """Operators whose weights are not in the order of input channels and taps."""
 
 
-def _in_lanes_of_groups(workload: Workload, weight: Array, lanes: int) -> Array:
+def _in_lanes_of_groups(workload: Workload, weight: Float32Array, lanes: int) -> Float32Array:
     """Weight float32[C_out, C_in / groups, kh, kw] in the lanes of groups abreast: float32[N, C_in / groups · kh · kw,
     l], N vectors of whole sets of groups."""
     shared, groups = abreast(workload, lanes), workload.num_groups
@@ -307,7 +308,7 @@ class Rows:
     def shape(self, channels: int, pixels: int, batch: int = 1) -> Shape:
         return (num_rows(batch * pixels), channels)
 
-    def pack(self, values: Array, precision: Precision = FLOAT32) -> Stored:
+    def pack(self, values: Float32Array, precision: Precision = FLOAT32) -> Array:
         """Rows beyond the pixels are not a number, to be found out if they are used."""
         pixels = _pixel_rows(values)
         rows = np.full((num_rows(len(pixels)), values.shape[1]), np.nan, np.float32)
@@ -315,12 +316,12 @@ class Rows:
         return precision.encode(rows)
 
     def unpack(
-        self, stored: Stored, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
-    ) -> Array:
+        self, stored: Array, channels: int, pixels: int, batch: int = 1, precision: Precision = FLOAT32
+    ) -> Float32Array:
         by_image = precision.decode(stored[: batch * pixels]).reshape(batch, pixels, channels)
         return np.ascontiguousarray(by_image.transpose(0, 2, 1))
 
-    def expected(self, workload: Workload, values: Array) -> Stored:
+    def expected(self, workload: Workload, values: Float32Array) -> Array:
         """float32 in any precision, without rows beyond the pixels."""
         return _pixel_rows(values)
 
@@ -335,7 +336,7 @@ class Rows:
             shape = (taps, -(-channels // per_word), out, per_word)
         return _weights_and_bias(workload, shape, (out,), precision.storage)
 
-    def pack_parameters(self, workload: Workload, weight: Array, bias: Array) -> list[Stored]:
+    def pack_parameters(self, workload: Workload, weight: Float32Array, bias: Float32Array) -> list[Array]:
         by_channel, precision = weight.reshape(*weight.shape[:2], -1), workload.input_precision
         is_depthwise = workload.op == "depthwise"
         by_tap = precision.encode(by_channel[:, 0].T if is_depthwise else by_channel.transpose(2, 1, 0))
@@ -344,11 +345,11 @@ class Rows:
             by_tap = by_tap.reshape(taps, inp // precision.per_word, precision.per_word, out).transpose(0, 1, 3, 2)
         return [np.ascontiguousarray(by_tap), np.ascontiguousarray(bias)]
 
-    def together(self, parameters: Sequence[Stored]) -> list[Stored]:
+    def together(self, parameters: Sequence[Array]) -> list[Array]:
         return list(parameters)
 
 
-def _pixel_rows(values: Array) -> Array:
+def _pixel_rows(values: Float32Array) -> Float32Array:
     """float32[B, C, …] -> [B·M, C]"""
     by_image = values.reshape(*values.shape[:2], -1)
     return np.ascontiguousarray(by_image.transpose(0, 2, 1)).reshape(-1, values.shape[1])

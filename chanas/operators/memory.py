@@ -17,11 +17,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.core.blocks import BlockConfig
-from chanas.core.genome import BlockTable, FloatArray, GenomeLayout, Genomes, filled_genomes
+from chanas.core.genome import BlockTable, GenomeLayout, Genomes, filled_genomes
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import Blocks, layout_of, output_shape
 from chanas.operators.precision import precision_of
@@ -117,7 +117,7 @@ class ActivationMemory:
             total += np.maximum(table.gather(genomes).max(axis=1), fixed[r, w])
         return total
 
-    def _between(self, r: Genomes, w: Genomes, depths: npt.NDArray[np.int64]) -> FloatArray:
+    def _between(self, r: Genomes, w: Genomes, depths: IntArray) -> FloatArray:
         """float64[N]: the two buffers that blocks write in turns, each as large as its largest output."""
         turns = np.stack([self._stem[r, w], self._first[r, w]])
         rows = np.arange(len(r))

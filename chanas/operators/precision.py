@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import Array, Float32Array
 from chanas.errors import ScheduleError
 
-Array = npt.NDArray[np.float32]
-Stored = npt.NDArray[Any]
-"""Numbers as they are in memory, of the type that a precision says."""
 _WORD_BYTES = 4
 _MOST_UINT8 = 255
 
 
-def to_bits(values: Array) -> Stored:
+def to_bits(values: Float32Array) -> Array:
     """uint16 bits of the bfloat16 nearest to each float32, ties to even; NaN of NaN."""
     whole = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = whole + np.uint32(0x7FFF) + ((whole >> np.uint32(16)) & np.uint32(1))
@@ -27,25 +23,25 @@ def to_bits(values: Array) -> Stored:
     return (kept >> np.uint32(16)).astype(np.uint16)
 
 
-def from_bits(bits: Stored) -> Array:
+def from_bits(bits: Array) -> Float32Array:
     """The float32 of each bfloat16, exactly."""
-    widened: Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    widened: Float32Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return widened
 
 
-def _as_float16(values: Array) -> Stored:
+def _as_float16(values: Float32Array) -> Array:
     return values.astype(np.float16)
 
 
-def _as_uint8(values: Array) -> Stored:
+def _as_uint8(values: Float32Array) -> Array:
     return np.clip(np.rint(values), 0, _MOST_UINT8).astype(np.uint8)
 
 
-def _as_int8(values: Array) -> Stored:
+def _as_int8(values: Float32Array) -> Array:
     return np.rint(values).astype(np.int8).view(np.uint8)
 
 
-def _as_float32(values: Stored) -> Array:
+def _as_float32(values: Array) -> Float32Array:
     return values.astype(np.float32, copy=False)
 
 
@@ -68,10 +64,10 @@ class Precision:
     operator_tolerance: float
     block_tolerance: float
     network_tolerance: float
-    encode: Callable[[Array], Stored] = _as_float32
-    decode: Callable[[Stored], Array] = _as_float32
+    encode: Callable[[Float32Array], Array] = _as_float32
+    decode: Callable[[Array], Float32Array] = _as_float32
     units: int = 1
-    encode_weights: Callable[[Array], Stored] | None = None
+    encode_weights: Callable[[Float32Array], Array] | None = None
 
     @property
     def item_bytes(self) -> int:
@@ -82,7 +78,7 @@ class Precision:
         """Numbers in a word of 32 bits, whose products one instruction adds up."""
         return _WORD_BYTES // self.item_bytes
 
-    def rounded(self, values: Array) -> Array:
+    def rounded(self, values: Float32Array) -> Float32Array:
         """Each float32 as the nearest number of this format, a float32 again."""
         return self.decode(self.encode(values))
 

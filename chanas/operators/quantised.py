@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chanas.core.arrays import Array, Float32Array, FloatArray
 from chanas.operators.epilogues import Epilogue, leaky_slope
-from chanas.operators.precision import INT8, Array, Stored
+from chanas.operators.precision import INT8
 from chanas.operators.workload import Workload
 
 NUM_GRID_NUMBERS = 6
@@ -37,7 +37,7 @@ _LEAST_STEP = float(np.finfo(np.float32).tiny)
 # More than a quotient of float32 is off of a whole number of seven bits; weights of a channel that are tried first.
 _NEARLY_WHOLE, _SAMPLED = 1e-4, 16
 
-WholeWeights = tuple[Array, Array]
+WholeWeights = tuple[Float32Array, Float32Array]
 """Whole numbers, as float32, of the shape of weights, and the step of each output channel, float32[C_out]."""
 
 
@@ -60,22 +60,22 @@ class Grid:
         """Numbers for each 1, as kernels multiply by it."""
         return np.float32(1.0) / np.float32(self.step)
 
-    def encode(self, values: Array) -> Stored:
+    def encode(self, values: Float32Array) -> Array:
         """uint8 of the nearest numbers."""
         return INT8.encode(fused_multiply_add(values, self.inverse, np.float32(self.zero)))
 
-    def decode(self, numbers: Stored) -> Array:
+    def decode(self, numbers: Array) -> Float32Array:
         """The float32 that each number stands for."""
-        found: Array = (numbers.astype(np.float32) - np.float32(self.zero)) * np.float32(self.step)
+        found: Float32Array = (numbers.astype(np.float32) - np.float32(self.zero)) * np.float32(self.step)
         return found
 
-    def rounded(self, values: Array) -> Array:
+    def rounded(self, values: Float32Array) -> Float32Array:
         """The nearest number's float32 of each value; where two are equally near, kernels may have the other."""
         numbers = np.clip(np.rint(values * self.inverse) + np.float32(self.zero), 0, _MOST)
-        found: Array = ((numbers - np.float32(self.zero)) * np.float32(self.step)).astype(np.float32, copy=False)
+        found: Float32Array = ((numbers - np.float32(self.zero)) * np.float32(self.step)).astype(np.float32, copy=False)
         return found
 
-    def conversion_numbers(self, *, encodes: bool) -> Array:
+    def conversion_numbers(self, *, encodes: bool) -> Float32Array:
         """float32[2], as a conversion reads them: numbers for each 1, or the step, and the zero."""
         return np.array([self.inverse if encodes else self.step, self.zero], np.float32)
 
@@ -98,19 +98,19 @@ class Quantised:
     input: Grid = IDENTITY
     output: Grid = IDENTITY
     residual: Grid = IDENTITY
-    numbers: Array | None = None
-    steps: Array | None = None
-    bias: Array | None = None
+    numbers: Float32Array | None = None
+    steps: Float32Array | None = None
+    bias: Float32Array | None = None
 
     @property
-    def grid_numbers(self) -> Array:
+    def grid_numbers(self) -> Float32Array:
         """float32[1, 6]: step and zero of the input, numbers for each 1 and zero of the output, step and zero of the
         residual."""
         of = (self.input.step, self.input.zero, self.output.inverse, self.output.zero)
         return np.array([[*of, self.residual.step, self.residual.zero]], np.float32)
 
     @property
-    def scale(self) -> Array:
+    def scale(self) -> Float32Array:
         """float32[C_out]: what a sum of 1 stands for."""
         assert self.steps is not None
         return np.float32(self.input.step) * self.steps
@@ -118,8 +118,8 @@ class Quantised:
 
 def quantised(
     workload: Workload,
-    weight: Array | None,
-    bias: Array | None,
+    weight: Float32Array | None,
+    bias: Float32Array | None,
     input: Grid = IDENTITY,
     output: Grid = IDENTITY,
     residual: Grid = IDENTITY,
@@ -132,7 +132,7 @@ def quantised(
     return Quantised(input, output, residual, numbers, steps, bias)
 
 
-def whole_weights(weight: Array, *, in_pairs: bool = True) -> WholeWeights:
+def whole_weights(weight: Float32Array, *, in_pairs: bool = True) -> WholeWeights:
     """Whole numbers of −127 … 127, as float32, and the step of each output channel, float32[C_out].
 
     Args:
@@ -150,7 +150,7 @@ def whole_weights(weight: Array, *, in_pairs: bool = True) -> WholeWeights:
     return np.clip(numbers, -_MOST_WEIGHT, _MOST_WEIGHT).astype(np.float32), steps
 
 
-def exact_weights(weight: Array) -> WholeWeights | None:
+def exact_weights(weight: Float32Array) -> WholeWeights | None:
     """The least whole numbers of −128 … 127, as float32, and steps by output channel, float32[C_out], that weights are
     the products of already, as far as float32 tells; None where they are not: what a quantiser has rounded."""
     rows = weight.reshape(len(weight), -1).astype(np.float64)
@@ -172,14 +172,14 @@ def exact_weights(weight: Array) -> WholeWeights | None:
     return numbers.astype(np.float32).reshape(weight.shape), near[np.argmax(same, axis=0), np.arange(len(steps))]
 
 
-def fits_pairs(numbers: Array) -> bool:
+def fits_pairs(numbers: Float32Array) -> bool:
     """True if 255 times each pair of neighbouring whole weights fits in 16 bits."""
     even = numbers.shape[1] // 2 * 2
     return bool((np.abs(numbers[:, 0:even:2] + numbers[:, 1:even:2]) <= _MOST_WEIGHT + 1).all())
 
 
 # ---- what kernels compute --------------------------------------------------------------------------------------------
-def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Array:
+def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32Array:
     """float32 of a · b + c, rounded once.
 
     A product of two float32 is exact in float64. Their sum with c is rounded to odd there, which leaves the nearest
@@ -199,11 +199,11 @@ def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> 
 def computed(
     workload: Workload,
     by: Quantised,
-    x: Stored,
-    convolve: Callable[[npt.NDArray[Any], Array], npt.NDArray[Any]],
-    gate: Array | None = None,
-    residual: Stored | None = None,
-) -> Stored:
+    x: Array,
+    convolve: Callable[[Array, Float32Array], Array],
+    gate: Float32Array | None = None,
+    residual: Array | None = None,
+) -> Array:
     """An operator's output, numbers uint8[B, C_out, H, W], or float32 of a wide one, as every kernel computes it.
 
     Args:
@@ -224,8 +224,8 @@ def computed(
     return finished(workload, by, value, residual)
 
 
-def finished(workload: Workload, by: Quantised, value: Array, residual: Stored | None) -> Stored:
-    """Stored numbers of sums with their bias, float32, and of the numbers of a residual."""
+def finished(workload: Workload, by: Quantised, value: Float32Array, residual: Array | None) -> Array:
+    """Array numbers of sums with their bias, float32, and of the numbers of a residual."""
     added = None if residual is None else residual.astype(np.float32) - np.float32(by.residual.zero)
     step = np.float32(by.residual.step)
     if added is not None and workload.residual_first:
@@ -237,8 +237,8 @@ def finished(workload: Workload, by: Quantised, value: Array, residual: Stored |
 
 
 def _scaled_sums(
-    workload: Workload, by: Quantised, centred: npt.NDArray[np.float64], convolve: Callable[..., npt.NDArray[Any]]
-) -> Array:
+    workload: Workload, by: Quantised, centred: FloatArray, convolve: Callable[..., Array]
+) -> Float32Array:
     """Sums times their scale plus the bias. Products of four bytes are summed with the input's zero in them, which the
     bias takes away again."""
     assert by.numbers is not None
@@ -246,7 +246,7 @@ def _scaled_sums(
     by_channel = (1, -1, 1, 1)
     sums, bias = convolve(centred, by.numbers), kernel_bias(workload, by).reshape(by_channel)
     if by.steps is None:
-        plain: Array = sums.astype(np.float32) + bias
+        plain: Float32Array = sums.astype(np.float32) + bias
         return plain
     if not workload.is_channelwise:
         whole = by.numbers.reshape(len(by.numbers), -1).sum(axis=1, dtype=np.float64)
@@ -254,27 +254,27 @@ def _scaled_sums(
     return fused_multiply_add(sums.astype(np.float32), by.scale.reshape(by_channel), bias)
 
 
-def kernel_bias(workload: Workload, by: Quantised) -> Array:
+def kernel_bias(workload: Workload, by: Quantised) -> Float32Array:
     """float32[C_out]: the bias as kernels add it, less what the input's zero adds to each sum."""
     assert by.numbers is not None
     assert by.bias is not None
     if by.steps is None or workload.is_channelwise:
         return by.bias
     whole = by.numbers.reshape(len(by.numbers), -1).sum(axis=1, dtype=np.float64)
-    found: Array = (by.bias - by.input.zero * whole * by.scale.astype(np.float64)).astype(np.float32)
+    found: Float32Array = (by.bias - by.input.zero * whole * by.scale.astype(np.float64)).astype(np.float32)
     return found
 
 
-def _activated(epilogue: Epilogue, value: Array) -> Array:
+def _activated(epilogue: Epilogue, value: Float32Array) -> Float32Array:
     """An epilogue of float32, in the operations that kernels have."""
     slope = leaky_slope(epilogue)
     if slope is not None:
-        leaky: Array = np.maximum(value, value * np.float32(slope))
+        leaky: Float32Array = np.maximum(value, value * np.float32(slope))
         return leaky
     if epilogue == "none":
         return value
     if epilogue in ("relu", "relu6"):
-        limited: Array = np.clip(value, np.float32(0.0), np.float32(6.0 if epilogue == "relu6" else np.inf))
+        limited: Float32Array = np.clip(value, np.float32(0.0), np.float32(6.0 if epilogue == "relu6" else np.inf))
         return limited
-    gate: Array = np.clip(value + np.float32(3.0), np.float32(0.0), np.float32(6.0)) * np.float32(1.0 / 6.0)
+    gate: Float32Array = np.clip(value + np.float32(3.0), np.float32(0.0), np.float32(6.0)) * np.float32(1.0 / 6.0)
     return gate if epilogue == "hsigmoid" else value * gate

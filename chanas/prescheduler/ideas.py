@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Coordinate, Named, Point, ScheduleSpace
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
-
-FloatArray = npt.NDArray[np.float64]
 
 # Schedules that an operator is given, from so many similar ones: where the first does not work, the next may.
 _NUM_TAKEN = 3
@@ -204,7 +202,7 @@ def nearest_points(wanted: Sequence[Named], space: ScheduleSpace[Any]) -> list[P
     return [legal[int(np.argmin(_costs(named, space, points, logs)))] for named in wanted]
 
 
-def _costs(named: Named, space: ScheduleSpace[Any], points: npt.NDArray[np.int64], logs: FloatArray) -> FloatArray:
+def _costs(named: Named, space: ScheduleSpace[Any], points: IntArray, logs: FloatArray) -> FloatArray:
     """float64[P]: how unlike each point is; int64[P, C] and float64[P, C], its integers and their logarithms."""
     costs, start = np.zeros(len(points)), 0
     for coordinate in space.coordinates:

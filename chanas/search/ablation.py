@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import CostTable, FloatArray, Genomes, decode, encode, sample, sample_known
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import CostTable, Genomes, decode, encode, sample, sample_known
 from chanas.core.statistics import kendall_tau
 from chanas.errors import ConfigError, InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import Architecture
-from chanas.core.genome import FloatArray, Genomes, decode, plain
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, decode, plain
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import announce, named_wait
 from chanas.core.task import Task

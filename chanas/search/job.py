@@ -10,7 +10,8 @@ from statistics import NormalDist
 import numpy as np
 
 from chanas.core.arch import SearchSpace, SubSpace
-from chanas.core.genome import FloatArray, Genomes, decode
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, decode
 from chanas.core.task import Task
 from chanas.errors import InfeasibleError
 from chanas.search.accuracy.evaluations import Evaluations

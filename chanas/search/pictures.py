@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, decode, sample
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import decode, sample
 from chanas.search.accuracy.evaluations import Evaluations
 from chanas.search.accuracy.predictor import MIN_TRAINING, AccuracyPredictor, cut
 from chanas.search.accuracy.validation import CrossValidation, cross_validate

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from chanas.core.arch import Architecture
-from chanas.core.genome import FloatArray, Genomes
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes
 from chanas.core.units import format_latency
 from chanas.errors import ChanasError, InfeasibleError, MeasureError, TargetError
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import SearchSpace, SubSpace
-from chanas.core.genome import FloatArray, Genomes, sample
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, sample
 from chanas.errors import ConfigError, unknown_name
 from chanas.search.accuracy.predictor import cut
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, least, none_found, reachable

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chanas.core.arrays import Float32Array
 from chanas.operators.layout import Layout
-from chanas.operators.precision import BFLOAT16, FLOAT16, FLOAT32, Array, Precision
+from chanas.operators.precision import BFLOAT16, FLOAT16, FLOAT32, Precision
 from chanas.operators.workload import Workload
 
 WORKLOADS = [
@@ -23,12 +24,12 @@ WORKLOADS = [
 ]
 
 
-def numbered(*shape: int) -> Array:
+def numbered(*shape: int) -> Float32Array:
     """1, 2, 3, …, so that every element can be told from any other and none is zero."""
     return np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
 
 
-def weight_of(workload: Workload) -> Array:
+def weight_of(workload: Workload) -> Float32Array:
     """The numbered weight of an operator, as PyTorch has it."""
     rows, columns = workload.axes
     return numbered(workload.out_channels, workload.channels_per_group, rows.kernel, columns.kernel)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.statistics import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.history import HERE, History, features
 

@@ -23,6 +23,7 @@ from chanas.bundle.benchmark import MODULE_ALONE, BenchmarkRow, benchmark
 from chanas.bundle.codesign import CoDesign, write_bundle
 from chanas.bundle.document import SCHEMA
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import Float32Array
 from chanas.core.target import HardwareTarget
 from chanas.devices import host
 from chanas.devices.cores import limited_to
@@ -33,7 +34,6 @@ from chanas.files.writing import file_digest
 from chanas.measuring.messages import Build, NetworkAt
 from chanas.measuring.worker.compiler import Compiler
 from chanas.network.preprocess import Preprocess
-from chanas.operators.precision import Array
 from chanas.prescheduler.tables.networks import block_points
 from chanas.workflows.searching.agreement import check_module
 
@@ -94,13 +94,13 @@ def copy(bundle: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def images(num: int, resolution: int) -> Array:
+def images(num: int, resolution: int) -> Float32Array:
     return np.random.default_rng(0).standard_normal((num, 3, resolution, resolution), dtype=np.float32)
 
 
-def logits_of_torch(bundle: Path, x: Array) -> Array:
+def logits_of_torch(bundle: Path, x: Float32Array) -> Float32Array:
     with torch.inference_mode():
-        logits: Array = CoDesign.load(bundle).torch_module()(torch.from_numpy(x)).numpy()
+        logits: Float32Array = CoDesign.load(bundle).torch_module()(torch.from_numpy(x)).numpy()
     return logits
 
 

@@ -22,10 +22,11 @@ from chanas.compiler.emulation import (
     rounded_value,
 )
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import Float32Array
 from chanas.core.blocks import BlockConfig, computing, conversions, with_conversions
 from chanas.errors import CheckpointError
 from chanas.network.folding import GRIDS, quantise_operators
-from chanas.operators.precision import BFLOAT16, Array
+from chanas.operators.precision import BFLOAT16
 from chanas.operators.quantised import Grid
 
 from .workbench import NUM_CLASSES
@@ -45,7 +46,7 @@ LOGITS = emulated_logits(NETWORK, PARAMETERS, IMAGES)
 
 
 @pytest.fixture(scope="module")
-def calibrated() -> list[Mapping[str, Array]]:
+def calibrated() -> list[Mapping[str, Float32Array]]:
     grids = network_grids(NETWORK, PARAMETERS, IMAGES)
     return [{**tensors, GRIDS: own} for tensors, own in zip(PARAMETERS, grids, strict=True)]
 
@@ -55,7 +56,7 @@ def in_dtypes(*dtypes: str) -> tuple[BlockConfig, ...]:
     return with_conversions([dataclasses.replace(b, dtype=d) for b, d in zip(NETWORK, dtypes, strict=True)])
 
 
-def off(found: Array, expected: Array = LOGITS) -> float:
+def off(found: Float32Array, expected: Float32Array = LOGITS) -> float:
     """The squared error as a share of what differs from image to image."""
     return float(((found - expected) ** 2).sum() / ((expected - expected.mean(axis=0)) ** 2).sum())
 
@@ -97,7 +98,7 @@ def test_a_network_has_int8_where_a_block_is_in_it() -> None:
 # ---- int8 -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("number", range(len(NETWORK)))
 def test_a_rounded_operator_is_within_one_step_of_the_exact_one(
-    calibrated: list[Mapping[str, Array]], number: int
+    calibrated: list[Mapping[str, Float32Array]], number: int
 ) -> None:
     """From the same numbers; nearly all are the same."""
     before, block = NETWORK[:number], NETWORK[number]
@@ -118,14 +119,16 @@ def test_a_rounded_operator_is_within_one_step_of_the_exact_one(
         assert (steps > 0).mean() < 0.01
 
 
-def test_rounded_logits_are_near_exact_ones(calibrated: list[Mapping[str, Array]]) -> None:
+def test_rounded_logits_are_near_exact_ones(calibrated: list[Mapping[str, Float32Array]]) -> None:
     rounded, exact = (emulated_logits(NETWORK, calibrated, IMAGES, "int8", exact=e) for e in (False, True))
     assert off(rounded, exact) < 0.01 * off(exact)
     assert 0.0 < off(rounded) < 0.05
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_blocks_in_int8_one_by_one_are_the_network_in_int8(calibrated: list[Mapping[str, Array]], exact: bool) -> None:
+def test_blocks_in_int8_one_by_one_are_the_network_in_int8(
+    calibrated: list[Mapping[str, Float32Array]], exact: bool
+) -> None:
     """A map that is converted there and back between them is the same map."""
     named = in_dtypes(*["int8"] * len(NETWORK))
     whole = emulated_logits(NETWORK, calibrated, IMAGES, "int8", exact=exact)
@@ -139,7 +142,7 @@ def test_blocks_in_int8_one_by_one_are_the_network_in_int8(calibrated: list[Mapp
     np.testing.assert_array_equal(emulated_logits(back, calibrated, IMAGES, exact=exact), whole)
 
 
-def test_the_more_blocks_are_in_int8_the_more_is_lost(calibrated: list[Mapping[str, Array]]) -> None:
+def test_the_more_blocks_are_in_int8_the_more_is_lost(calibrated: list[Mapping[str, Float32Array]]) -> None:
     lost = []
     for number in range(len(NETWORK) + 1):
         blocks = in_dtypes(*["int8"] * number, *["float32"] * (len(NETWORK) - number))
@@ -150,7 +153,9 @@ def test_the_more_blocks_are_in_int8_the_more_is_lost(calibrated: list[Mapping[s
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_a_network_that_was_not_calibrated_is_refused(calibrated: list[Mapping[str, Array]], number: int) -> None:
+def test_a_network_that_was_not_calibrated_is_refused(
+    calibrated: list[Mapping[str, Float32Array]], number: int
+) -> None:
     dtypes = ["int8" if i == number else "float32" for i in range(len(NETWORK))]
     parameters = [own if i == number else PARAMETERS[i] for i, own in enumerate(calibrated)]
     assert off(emulated_logits(in_dtypes(*dtypes), parameters, IMAGES)) < 0.05  # others need no grids
@@ -196,7 +201,7 @@ def test_in_bfloat16_all_values_but_logits_are_rounded() -> None:
     assert (logits != BFLOAT16.rounded(logits)).any()
 
 
-def test_a_network_of_three_dtypes_loses_little(calibrated: list[Mapping[str, Array]]) -> None:
+def test_a_network_of_three_dtypes_loses_little(calibrated: list[Mapping[str, Float32Array]]) -> None:
     blocks = in_dtypes("float32", "int8", "bfloat16", "int8", "bfloat16", "float32")
     assert len(blocks) > len(computing(blocks)) + 5
     assert 0.0 < off(emulated_logits(blocks, calibrated, IMAGES)) < 0.05

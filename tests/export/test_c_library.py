@@ -22,6 +22,7 @@ from chanas.commands.main import app
 from chanas.compiler.emulation import emulated_logits
 from chanas.compiler.toolchains import Tools, search_path
 from chanas.core.arch import SearchSpace
+from chanas.core.arrays import Float32Array
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
@@ -36,7 +37,6 @@ from chanas.measuring.worker.compiler import Compiler
 from chanas.models.calibration.blocks import calibrated_blocks
 from chanas.network import folding
 from chanas.network.preprocess import Preprocess
-from chanas.operators.precision import Array
 from chanas.operators.steps import block_workloads
 from chanas.prescheduler import ideas
 from chanas.prescheduler.tables.networks import block_points
@@ -135,7 +135,9 @@ def line_of_the_readme(folder: Path) -> str:
     return str(line)
 
 
-def classified(command: list[str], x: Array, folder: Path, piped: bool = False) -> tuple[list[list[str]], Array]:
+def classified(
+    command: list[str], x: Float32Array, folder: Path, piped: bool = False
+) -> tuple[list[list[str]], Float32Array]:
     """Class and probability of each image, and the logits."""
     file = folder / "images.f32"
     x.tofile(file)

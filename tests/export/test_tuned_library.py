@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from chanas.bundle.tuned import DOCUMENT, RANDOM_WEIGHTS, SOURCE, TunedNetwork
 from chanas.commands.main import app
 from chanas.compiler.toolchains import Tools
+from chanas.core.arrays import Float32Array
 from chanas.core.target import HardwareTarget
 from chanas.errors import ChanasError, CheckpointError, ConfigError, MeasureError, TargetError
 from chanas.export import folders
@@ -30,7 +31,6 @@ from chanas.export.folders import Exported
 from chanas.export.trials import Check, run_example
 from chanas.export.tuned_library import check_size, export_tuned
 from chanas.models.sources.opening import open_model
-from chanas.operators.precision import Array
 
 from .test_c_library import HAS_COMPILER, PI, build, line_of_the_readme, needs_compiler
 from .test_c_library import narrow as narrow
@@ -64,7 +64,7 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return untuned_program(Attention(), given, place)
 
 
-def tokens(seed: int) -> list[Array]:
+def tokens(seed: int) -> list[Float32Array]:
     rng = np.random.default_rng(seed)
     return [rng.integers(0, 9, (1, NUM_TOKENS)), rng.standard_normal((1, NUM_TOKENS, WIDTH), dtype=np.float32)]
 
@@ -83,7 +83,7 @@ def second(attention: Path, tmp_path_factory: pytest.TempPathFactory) -> Exporte
     return export_tuned(attention, tmp_path_factory.mktemp("second") / "second")
 
 
-def answers(done: Exported, network: TunedNetwork, inputs: Sequence[Array], folder: Path) -> list[Array]:
+def answers(done: Exported, network: TunedNetwork, inputs: Sequence[Float32Array], folder: Path) -> list[Float32Array]:
     """Outputs that the example writes, built by the line of the README."""
     program = build(done.folder, folder / done.name, line_of_the_readme(done.folder))
     program.chmod(0o755)
@@ -100,7 +100,7 @@ def answers(done: Exported, network: TunedNetwork, inputs: Sequence[Array], fold
     return found
 
 
-def check_same(found: Sequence[Array], expected: Sequence[Array]) -> None:
+def check_same(found: Sequence[Float32Array], expected: Sequence[Float32Array]) -> None:
     assert [f.shape for f in found] == [e.shape for e in expected]
     for f, e in zip(found, expected, strict=True):
         np.testing.assert_allclose(f, e, rtol=1e-5, atol=1e-5)

@@ -11,8 +11,8 @@ from tvm import relax
 
 from chanas.compiler.cpu.module import ProgramModule, program_module
 from chanas.compiler.program import Form, Program
+from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
-from chanas.models.sources.model import Array
 from chanas.prescheduler.ideas import ranked_points
 
 

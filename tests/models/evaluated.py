@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from chanas.core.arrays import Array
 from chanas.models.graph import Constant, Graph, Node
-from chanas.models.sources.model import Array
 
 ACTIVATIONS = {
     "relu": functional.relu,

@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from chanas.core.arrays import Array
 from chanas.models.folding import simplify
 from chanas.models.graph import Graph
 from chanas.models.reading.reader import read_graph
-from chanas.models.sources.model import Array, OpenedModel
+from chanas.models.sources.model import OpenedModel
 from chanas.models.sources.opening import open_model
 
 Tensor = tuple[str, str, Sequence[int | str] | None]

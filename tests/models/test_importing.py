@@ -11,11 +11,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from chanas.core.arrays import Array
 from chanas.errors import ModelError
 from chanas.models import importing
 from chanas.models.importing import check_values, import_network
 from chanas.models.reading.reader import read_graph
-from chanas.models.sources.model import Array, TensorFacts
+from chanas.models.sources.model import TensorFacts
 from tests.networks import save_onnx
 
 from .onnx_files import onnx_model

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from chanas.compiler.cpu.blocks import num_block_parameters
+from chanas.core.arrays import Float32Array
 from chanas.core.blocks import BlockConfig, computing, with_conversions
 from chanas.devices.host import load_target
 from chanas.errors import CheckpointError
@@ -25,7 +26,6 @@ from chanas.network.folding import (
 )
 from chanas.network.static import StaticNetwork, block_module, randomise_statistics
 from chanas.operators.layout import ROWS, Blocks
-from chanas.operators.precision import Array
 from chanas.operators.quantised import Grid
 from chanas.operators.steps import block_workloads
 from chanas.testing.layouts import numbered
@@ -75,7 +75,7 @@ CLASSIFIER = BlockConfig("classifier", 1, 24, 16, 5, activation="hswish")
 NETWORK = (STEM, PLAIN, EVERYTHING, HEAD, CLASSIFIER)
 
 
-def tensors_of(module: nn.Module) -> dict[str, Array]:
+def tensors_of(module: nn.Module) -> dict[str, Float32Array]:
     return {name: value.numpy() for name, value in module.state_dict().items()}
 
 
@@ -129,7 +129,7 @@ HOST_8 = dataclasses.replace(load_target("cpu"), vector_lanes=8)
 
 
 @pytest.fixture(scope="module")
-def calibrated() -> list[dict[str, Array]]:
+def calibrated() -> list[dict[str, Float32Array]]:
     """Parameters of each block, with grids that differ everywhere."""
     found = []
     for number, block in enumerate(NETWORK):
@@ -139,7 +139,9 @@ def calibrated() -> list[dict[str, Array]]:
     return found
 
 
-def test_what_converts_has_no_parameters_and_the_grid_of_its_neighbour(calibrated: list[dict[str, Array]]) -> None:
+def test_what_converts_has_no_parameters_and_the_grid_of_its_neighbour(
+    calibrated: list[dict[str, Float32Array]],
+) -> None:
     kinds = [block.kind for block in MIXED]
     assert kinds == ["stem", "encode", "mbconv", "decode", "encode", "mbconv", "decode", "encode", "head", "classifier"]
     found = list(with_parameters(MIXED, calibrated))
@@ -153,7 +155,7 @@ def test_what_converts_has_no_parameters_and_the_grid_of_its_neighbour(calibrate
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_conversion_beside_a_block_that_was_not_calibrated_is_refused(
-    calibrated: list[dict[str, Array]], number: int
+    calibrated: list[dict[str, Float32Array]], number: int
 ) -> None:
     damaged = [*calibrated]
     damaged[number] = {name: value for name, value in damaged[number].items() if name != GRIDS}
@@ -163,7 +165,7 @@ def test_a_conversion_beside_a_block_that_was_not_calibrated_is_refused(
     assert len(packed_parameters(MIXED, others, HOST_8)) == len(NETWORK) + 3
 
 
-def test_a_network_has_the_arguments_of_its_blocks_each_in_its_dtype(calibrated: list[dict[str, Array]]) -> None:
+def test_a_network_has_the_arguments_of_its_blocks_each_in_its_dtype(calibrated: list[dict[str, Float32Array]]) -> None:
     packed = iter(packed_parameters(MIXED, calibrated, HOST_8))
     own = dict(zip(computing(MIXED), calibrated, strict=True))
     for block, _, grid in with_parameters(MIXED, calibrated):
@@ -180,7 +182,7 @@ def test_a_network_has_the_arguments_of_its_blocks_each_in_its_dtype(calibrated:
     assert next(packed, None) is None
 
 
-def test_a_blocks_own_dtype_goes_before_that_of_the_network(calibrated: list[dict[str, Array]]) -> None:
+def test_a_blocks_own_dtype_goes_before_that_of_the_network(calibrated: list[dict[str, Float32Array]]) -> None:
     own = dataclasses.replace(EVERYTHING, dtype="int8")
     for dtype in ("float32", "bfloat16", "int8"):
         (found,) = pack_block(own, calibrated[2], Blocks(8), dtype)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chanas.core.arrays import Float32Array
 from chanas.operators.layout import (
     PLAIN,
     ROWS,
@@ -22,7 +23,7 @@ from chanas.operators.layout import (
     pack_channels,
     unpack_channels,
 )
-from chanas.operators.precision import BFLOAT16, Array, from_bits
+from chanas.operators.precision import BFLOAT16, from_bits
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload
 from chanas.testing.layouts import WORKLOADS, LayoutContract, numbered, weight_of
@@ -32,7 +33,7 @@ lanes_of_a_vector = st.sampled_from([1, 4, 8, 16])
 shapes = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 
 
-def packed(workload: Workload, weight: Array, layout: Layout) -> list[np.ndarray]:
+def packed(workload: Workload, weight: Float32Array, layout: Layout) -> list[np.ndarray]:
     return layout.pack_parameters(workload, weight, numbered(workload.out_channels))
 
 
@@ -142,7 +143,7 @@ def test_weights_of_square_tiles_are_in_the_order_of_products_and_channels() -> 
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------
-def halves_of(words: Array) -> tuple[Array, Array]:
+def halves_of(words: Float32Array) -> tuple[Float32Array, Float32Array]:
     """The lower and the upper half of each word."""
     bits = words.view(np.uint32)
     return from_bits(bits.astype(np.uint16)), from_bits((bits >> 16).astype(np.uint16))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from chanas.core.arrays import Float32Array
 from chanas.errors import ScheduleError
 from chanas.operators.precision import (
     BFLOAT16,
@@ -17,7 +18,6 @@ from chanas.operators.precision import (
     INT8,
     PRECISIONS,
     TF32,
-    Array,
     Precision,
     from_bits,
     precision_of,
@@ -36,7 +36,7 @@ TORCH = {BFLOAT16: torch.bfloat16, FLOAT16: torch.float16, FLOAT32: torch.float3
 
 @each_float
 @given(values=of_halves)
-def test_rounding_is_pytorchs(precision: Precision, values: Array) -> None:
+def test_rounding_is_pytorchs(precision: Precision, values: Float32Array) -> None:
     expected = torch.from_numpy(values).to(TORCH[precision]).to(torch.float32).numpy()
     np.testing.assert_array_equal(precision.rounded(values), expected)
 
@@ -56,12 +56,12 @@ def test_odd_numbers_stay_what_they_are(precision: Precision, odd: float) -> Non
 
 
 @given(values=vectors)
-def test_whole_numbers_are_the_nearest_of_a_byte(values: Array) -> None:
+def test_whole_numbers_are_the_nearest_of_a_byte(values: Float32Array) -> None:
     np.testing.assert_array_equal(INT8.rounded(values), np.clip(np.rint(values), 0, 255))
 
 
 @given(vectors)
-def test_a_bfloat16_has_the_range_of_float32(values: Array) -> None:
+def test_a_bfloat16_has_the_range_of_float32(values: Float32Array) -> None:
     tiny = np.float32(2.0**-126)
     assert np.all(np.abs(BFLOAT16.rounded(values) - values) <= np.maximum(np.abs(values) * 2.0**-8, tiny))
 

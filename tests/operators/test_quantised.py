@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 from chanas.compiler.cases import operator_tensors
 from chanas.compiler.emulation import exact_sums
-from chanas.operators.precision import Array
+from chanas.core.arrays import Float32Array
 from chanas.operators.quantised import (
     Grid,
     computed,
@@ -49,7 +49,7 @@ def test_a_grid_has_its_ends_and_zero(low: float, high: float) -> None:
 
 
 @given(ends, ends, arrays(np.float32, 20, elements=st.floats(0, 1, width=32)))
-def test_a_number_within_the_range_is_half_a_step_off_at_most(low: float, high: float, shares: Array) -> None:
+def test_a_number_within_the_range_is_half_a_step_off_at_most(low: float, high: float, shares: Float32Array) -> None:
     grid = Grid.of_range(low, high)
     first, last = grid.decode(np.array([0, 255], np.uint8))
     values = (first + shares * (last - first)).astype(np.float32)
@@ -64,7 +64,7 @@ def test_a_number_stays_what_it_is(numbers: np.ndarray) -> None:
 
 
 @given(ends, ends, arrays(np.float32, 20, elements=st.floats(-0.5, 1.5, width=32)))
-def test_rounded_values_are_those_of_the_nearest_numbers(low: float, high: float, shares: Array) -> None:
+def test_rounded_values_are_those_of_the_nearest_numbers(low: float, high: float, shares: Float32Array) -> None:
     """Where two are equally near it may be the other one."""
     grid = Grid.of_range(low, high)
     first, last = grid.decode(np.array([0, 255], np.uint8))
@@ -78,7 +78,7 @@ def test_rounded_values_are_those_of_the_nearest_numbers(low: float, high: float
 
 
 @given(weights)
-def test_pairs_of_weights_never_leave_sixteen_bits(weight: Array) -> None:
+def test_pairs_of_weights_never_leave_sixteen_bits(weight: Float32Array) -> None:
     whole, steps = whole_weights(weight)
     assert np.array_equal(whole, np.rint(whole))
     assert np.abs(whole).max() <= 127
@@ -103,7 +103,7 @@ whole = arrays(np.int8, st.tuples(st.integers(1, 5), st.integers(1, 9), st.just(
 
 
 @given(whole, arrays(np.float32, 5, elements=st.floats(2.0**-20, 4.0, width=32)))
-def test_weights_that_are_whole_numbers_of_a_step_stay_so(numbers: Array, steps: Array) -> None:
+def test_weights_that_are_whole_numbers_of_a_step_stay_so(numbers: Float32Array, steps: Float32Array) -> None:
     """The least such numbers, times whatever all of a channel are multiples of."""
     steps = steps[: len(numbers)].reshape(-1, 1, 1, 1)
     weight = numbers.astype(np.float32) * steps
@@ -129,7 +129,7 @@ def test_weights_that_nobody_rounded_are_no_whole_numbers() -> None:
 
 
 @given(whole)
-def test_pairs_fit_that_never_leave_sixteen_bits(numbers: Array) -> None:
+def test_pairs_fit_that_never_leave_sixteen_bits(numbers: Float32Array) -> None:
     even = numbers.shape[1] // 2 * 2
     pairs = np.stack([numbers[:, 0:even:2], numbers[:, 1:even:2]]).astype(int)
     ends = [255 * pairs.clip(*side).sum(axis=0) for side in ((0, None), (None, 0))]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import Architecture, SearchSpace
-from chanas.core.genome import FloatArray, Genomes, encode, sample
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, encode, sample
 from chanas.core.latency import LatencyLUT, LUTHeader, LUTRow
 from chanas.core.target import tvm_version
 from chanas.devices.host import load_target

@@ -18,7 +18,6 @@ from chanas.compiler.cpu.batches import copying, take_part
 from chanas.compiler.cpu.blocks import num_block_parameters, schedule_block, schedule_packed_operator
 from chanas.compiler.cpu.generic import OPAQUE, schedule_generic
 from chanas.compiler.program import (
-    Array,
     Key,
     MapView,
     Operation,
@@ -31,6 +30,7 @@ from chanas.compiler.program import (
     Value,
 )
 from chanas.compiler.space import Point
+from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import Blocks, input_shape, output_shape
 from chanas.operators.workload import Workload

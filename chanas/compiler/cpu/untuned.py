@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 from tvm.relax import transform
 
 from chanas.compiler.libraries import export
+from chanas.core.arrays import Array
 from chanas.core.blocks import BlockConfig
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
@@ -25,8 +25,6 @@ from chanas.operators.epilogues import USUAL, Epilogue
 from chanas.operators.layout import PLAIN
 from chanas.operators.steps import block_steps
 from chanas.operators.workload import Workload
-
-Array = npt.NDArray[Any]
 
 
 def stock_build(module: Any, target: HardwareTarget) -> Any:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.cases import operator_case, relative_error
 from chanas.compiler.cuda.build import kernel_program, verify
@@ -29,11 +28,11 @@ from chanas.compiler.cuda.families import FAMILIES
 from chanas.compiler.cuda.intrinsics import INTRINSICS, WARP
 from chanas.compiler.cuda.operators import output_shape
 from chanas.compiler.space import Point
+from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
 from chanas.errors import MeasureError
 from chanas.operators.workload import Workload
 
-Array = npt.NDArray[Any]
 Thunk = Callable[[], Array]
 Action = Callable[[], object]
 

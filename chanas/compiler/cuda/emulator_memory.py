@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import Array
 from chanas.errors import MeasureError
-
-Array = npt.NDArray[Any]
 
 _NOBODY, _MANY = -1, -2
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm.backend.cuda.op import cuda_func_call
 
-Array = npt.NDArray[Any]
+from chanas.core.arrays import Array
 
 WARP = 32
 """Threads of a warp, on every architecture."""

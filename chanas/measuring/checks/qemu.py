@@ -14,14 +14,13 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.cases import ReferenceCase, relative_error
 from chanas.compiler.space import Point
 from chanas.compiler.toolchains import TOOLS, Platform, Tools, find_c_toolchain, search_path
+from chanas.core.arrays import Array
 from chanas.core.blocks import BlockConfig
 from chanas.errors import TargetError
 from chanas.measuring.messages import BlockAt, Build
@@ -171,7 +170,7 @@ _DLPACK_KINDS = {"i": 0, "u": 1, "f": 2}
 """DLPack's kinds of numbers by those of NumPy."""
 
 
-def _header(array: npt.NDArray[Any]) -> bytes:
+def _header(array: Array) -> bytes:
     kind = [_DLPACK_KINDS[array.dtype.kind], 8 * array.itemsize, array.ndim]
     return np.array(kind, np.int32).tobytes() + np.array(array.shape, np.int64).tobytes()
 

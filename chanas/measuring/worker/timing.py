@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.cases import relative_error
+from chanas.core.arrays import Array, Float32Array
 from chanas.devices.timing import Call, Clock, time_calls, time_in_turns
 from chanas.measuring.messages import Answer, Measure, Timing, WorkerError
 from chanas.operators.precision import from_bits
@@ -78,7 +78,7 @@ def measure(request: Measure, timer: Timer) -> Timing | WorkerError | list[Answe
     return told[0] if num is None else list(map(Answer.of, told))
 
 
-def error_of(call: Call, output: Any, expected: npt.NDArray[Any]) -> float:
+def error_of(call: Call, output: Any, expected: Array) -> float:
     """Error of what a call leaves in its output, relative to the largest expected magnitude. The output is not a number
     before, so that nothing passes which an earlier call has left; rows beyond the expected ones are padding."""
     function, arguments = call
@@ -90,6 +90,6 @@ def error_of(call: Call, output: Any, expected: npt.NDArray[Any]) -> float:
     return relative_error(got, wanted) if got.shape == wanted.shape else math.inf
 
 
-def as_float32(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def as_float32(array: Array) -> Float32Array:
     """Numbers as float32; uint16 is bits of bfloat16."""
     return from_bits(array) if array.dtype == np.uint16 else np.asarray(array, np.float32)

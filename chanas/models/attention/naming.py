@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.models.attention.kernel import Heads
 from chanas.models.folding import drop_identity
 from chanas.models.graph import Constant, Graph, Node, Read, Rewriter, Values, rewritten
 from chanas.models.moves import drop_move, moved_from
-from chanas.models.sources.model import Array
 
 
 def name_attention(graph: Graph, lanes: int) -> Graph:

@@ -21,6 +21,7 @@ from chanas.compiler.emulation import (
     in_parts,
     rounded_value,
 )
+from chanas.core.arrays import Float32Array
 from chanas.core.blocks import BlockConfig, computing
 from chanas.core.statistics import spread
 from chanas.models.calibration.mixed import mean_sums
@@ -33,7 +34,7 @@ from chanas.network.folding import (
     quantise_operators,
     with_parameters,
 )
-from chanas.operators.precision import INT8, Array
+from chanas.operators.precision import INT8
 from chanas.operators.quantised import Grid
 
 NUM_COMPARED, NUM_FOR_BIASES = 64, 64
@@ -41,8 +42,8 @@ NUM_COMPARED, NUM_FOR_BIASES = 64, 64
 
 
 def calibrated_blocks(
-    blocks: Sequence[BlockConfig], parameters: Parameters, images: Array, dtype: str
-) -> list[Mapping[str, Array]]:
+    blocks: Sequence[BlockConfig], parameters: Parameters, images: Float32Array, dtype: str
+) -> list[Mapping[str, Float32Array]]:
     """The parameters of each block that computes, with those of int8 among them (`GRIDS`, `SHIFT`) where it is in it.
 
     Args:
@@ -63,11 +64,11 @@ def calibrated_blocks(
     return min(best, _corrected(blocks, best, for_biases, dtype), key=error)
 
 
-def _seen(blocks: Sequence[BlockConfig], parameters: Parameters, images: Array) -> list[list[Histogram]]:
+def _seen(blocks: Sequence[BlockConfig], parameters: Parameters, images: Float32Array) -> list[list[Histogram]]:
     """The numbers of each block's input and of what each of its operators gives."""
     operators = [block_operators(block, own) for block, own in zip(blocks, parameters, strict=True)]
 
-    def values() -> Iterator[list[list[Array]]]:
+    def values() -> Iterator[list[list[Float32Array]]]:
         for part in in_parts(images):
             found, x = [], part
             for own in operators:
@@ -91,7 +92,7 @@ def _seen(blocks: Sequence[BlockConfig], parameters: Parameters, images: Array) 
 
 def _with_grids(
     blocks: Sequence[BlockConfig], parameters: Parameters, grids: Sequence[Sequence[Grid]], dtype: str
-) -> list[Mapping[str, Array]]:
+) -> list[Mapping[str, Float32Array]]:
     """Parameters with grids, of blocks in int8. A block's input has that of the block before."""
     found, before = [], grids[0][0]
     for block, own, (_, *written) in zip(computing(blocks), parameters, grids, strict=True):
@@ -103,10 +104,10 @@ def _with_grids(
 
 
 def _corrected(
-    blocks: Sequence[BlockConfig], parameters: Parameters, images: Array, dtype: str
-) -> list[Mapping[str, Array]]:
+    blocks: Sequence[BlockConfig], parameters: Parameters, images: Float32Array, dtype: str
+) -> list[Mapping[str, Float32Array]]:
     """Parameters with shifts of biases of operators in int8: what rounding takes from the mean sum of each channel."""
-    found: list[Mapping[str, Array]] = []
+    found: list[Mapping[str, Float32Array]] = []
     x, rounded = images, images
     for block, own, grid in with_parameters(blocks, parameters):
         if block.converts:
@@ -131,7 +132,7 @@ def _corrected(
     return found
 
 
-def _shift(operator: BlockOperator, plain: Sequence[Array], given: Sequence[Array]) -> Array:
+def _shift(operator: BlockOperator, plain: Sequence[Float32Array], given: Sequence[Float32Array]) -> Float32Array:
     """float32[C_out]: the mean sum of each channel of maps in float32, less that of the rounded ones."""
     workload, by, weight = operator.step.workload, operator.numbers, operator.weight
     assert by is not None
@@ -143,8 +144,8 @@ def _shift(operator: BlockOperator, plain: Sequence[Array], given: Sequence[Arra
     return (sums - mean_sums(workload, rounded, _means(workload.scaled, given))).astype(np.float32)
 
 
-def _means(is_scaled: bool, given: Sequence[Array]) -> Array:
+def _means(is_scaled: bool, given: Sequence[Float32Array]) -> Float32Array:
     """float64[C]: the mean of each channel that is multiplied with weights."""
     means = given[0].mean(axis=(2, 3), dtype=np.float64)
-    found: Array = (means * given[1].reshape(means.shape) if is_scaled else means).mean(axis=0)
+    found: Float32Array = (means * given[1].reshape(means.shape) if is_scaled else means).mean(axis=0)
     return found

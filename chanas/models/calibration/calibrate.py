@@ -25,6 +25,7 @@ import numpy as np
 from chanas.compiler.cpu.module import Chosen
 from chanas.compiler.emulation import convolution
 from chanas.compiler.program import Form, Program, TunedOperation
+from chanas.core.arrays import Array
 from chanas.core.progress import progress_bar
 from chanas.core.statistics import spread
 from chanas.core.target import HardwareTarget
@@ -43,7 +44,6 @@ from chanas.models.calibration.mixed import (
 from chanas.models.calibration.probe import Probe
 from chanas.models.calibration.ranges import METHODS, Histogram
 from chanas.models.layouts import choices_in, in_forms
-from chanas.models.sources.model import Array
 from chanas.operators.quantised import Grid, finished
 
 NUM_COMPARED, NUM_FOR_BIASES, NUM_FOR_LOSSES = 32, 16, 4

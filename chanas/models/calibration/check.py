@@ -9,9 +9,8 @@ import numpy as np
 from chanas.compiler.cpu.module import Chosen
 from chanas.compiler.emulation import exact_sums
 from chanas.compiler.program import Program, TunedOperation
+from chanas.core.arrays import Array
 from chanas.errors import MeasureError
-from chanas.models.sources.model import Array
-from chanas.operators.precision import Stored
 from chanas.operators.quantised import computed
 from chanas.operators.workload import Workload
 
@@ -65,7 +64,7 @@ def _num_wrong(workload: Workload, operation: TunedOperation, values: Mapping[in
 
 def taken(
     operation: TunedOperation, workload: Workload, values: Sequence[Array]
-) -> tuple[Stored, Array | None, Stored | None]:
+) -> tuple[Array, Array | None, Array | None]:
     """The inputs of an operator in int8, of the values that it reads: numbers [B, C, H, W] (or an image), the gate
     [B, C], and the numbers of the residual."""
     by = operation.numbers

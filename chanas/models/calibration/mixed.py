@@ -13,13 +13,13 @@ import numpy as np
 
 from chanas.compiler.cpu.module import Chosen
 from chanas.compiler.program import Form, Program, TunedOperation
+from chanas.core.arrays import Array
 from chanas.core.progress import progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.measuring.fleet import Pool
 from chanas.models.calibration.check import check_numbers, numbers_to_check
 from chanas.models.calibration.probe import Probe, Values
 from chanas.models.layouts import renumbered
-from chanas.models.sources.model import Array
 from chanas.operators.precision import INT8
 from chanas.operators.quantised import Grid, whole_weights
 from chanas.operators.workload import Workload

@@ -11,18 +11,18 @@ import numpy as np
 from chanas.bundle.runtimes import load_main
 from chanas.compiler.cpu.module import Chosen, program_module, program_parameters
 from chanas.compiler.program import Program
+from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
 from chanas.measuring.fleet import Pool
 from chanas.models.proof.comparing import build
-from chanas.models.sources.model import Array
-from chanas.operators.precision import INT8, Stored, precision_of
+from chanas.operators.precision import INT8, precision_of
 
 
 class Values(Mapping[int, Array]):
     """Values of a program by their numbers, in float32 and in the shapes of the framework. They lie as the program has
     left them until they are asked for."""
 
-    def __init__(self, program: Program, stored: Mapping[int, Stored]) -> None:
+    def __init__(self, program: Program, stored: Mapping[int, Array]) -> None:
         self._program, self._stored = program, stored
 
     def __getitem__(self, number: int) -> Array:

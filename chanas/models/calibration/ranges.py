@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from chanas.operators.precision import Array
+from chanas.core.arrays import Float32Array, FloatArray
 from chanas.operators.quantised import Grid
 
 MOST_INPUTS = 300
@@ -25,7 +24,7 @@ _OUTERMOST, _NEARLY_0 = 1e-4, 1e-12
 _MOST_COUNTED = 1 << 14
 """Numbers of one value of one picture that are counted: every so-and-so-many-th, where there are more."""
 
-Counts = npt.NDArray[np.float64]
+Counts = FloatArray
 
 
 @dataclass
@@ -40,7 +39,7 @@ class Histogram:
     def between(cls, low: float, high: float) -> Histogram:
         return cls(min(low, 0.0), max(high, 0.0), np.zeros(NUM_BINS))
 
-    def add(self, values: Array) -> None:
+    def add(self, values: Float32Array) -> None:
         """Count numbers, or some of them where there are very many."""
         flat = values[values != 0]  # which every grid has
         step = -(-flat.size // _MOST_COUNTED) | 1  # odd: of channels side by side not the same ones again and again
@@ -70,7 +69,7 @@ def _percentile(seen: Histogram) -> Grid:
     return Grid.of_range(low, min(high, seen.high))
 
 
-def _rounded(seen: Histogram, grid: Grid) -> Array:
+def _rounded(seen: Histogram, grid: Grid) -> Float32Array:
     return grid.decode(grid.encode(seen.centres.astype(np.float32)))
 
 

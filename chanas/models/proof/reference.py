@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from chanas.compiler.comparison import Draw, difference, largest_of
+from chanas.core.arrays import Array
 from chanas.errors import ModelError
 from chanas.models.graph import Constant, Graph, numbered
 from chanas.models.proof.rounding import Growth, allowed, growths, moved_answers, moved_inputs
-from chanas.models.sources.model import Array, OpenedModel
+from chanas.models.sources.model import OpenedModel
 from chanas.network.inputs import KINDS, drawn_inputs
 from chanas.operators.precision import INT8, Precision
 

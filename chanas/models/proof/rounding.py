@@ -23,8 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from chanas.compiler.comparison import largest_of
+from chanas.core.arrays import Array
 from chanas.models.graph import MAP_PRODUCTS, Constant, Graph, Node, numbered
-from chanas.models.sources.model import Answer, Array
+from chanas.models.sources.model import Answer
 
 STEPS = (1, 1, 1, 32, 32)
 """Units in the last place that inputs are moved by, in one answer of the framework each."""

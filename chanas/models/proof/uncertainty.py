@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.comparison import Comparison, Difference, Draw
+from chanas.core.arrays import Array
 from chanas.errors import ModelError
 from chanas.models.proof.reference import Reference
 from chanas.models.proof.rounding import STEPS, Growth, allowed, moved_inputs
-from chanas.models.sources.model import Array, OpenedModel
+from chanas.models.sources.model import OpenedModel
 from chanas.models.sources.onnx_models import values_of
 
 _PASSED_ON = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")

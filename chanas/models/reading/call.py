@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chanas.core.arrays import Array
 from chanas.errors import ModelError
 from chanas.models.graph import Constant, Read
-from chanas.models.sources.model import Array
 
 if TYPE_CHECKING:
     from chanas.models.reading.making import Maker

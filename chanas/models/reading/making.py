@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.models.elementwise import result_dtype
 from chanas.models.graph import Constant, Node, Read, Rewriter
 from chanas.models.known import computed
-from chanas.models.sources.model import Array
 
 
 class Maker(Rewriter):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.errors import ChanasError, ModelError, describe
 from chanas.models.graph import Constant, Graph, without_unread
 from chanas.models.reading import (  # noqa: F401 -- the table
@@ -32,7 +33,7 @@ from chanas.models.reading import (  # noqa: F401 -- the table
 from chanas.models.reading.call import TABLE, Call, Given, Listed
 from chanas.models.reading.making import Maker
 from chanas.models.reading.types import check_types
-from chanas.models.sources.model import OWN_TYPES, Array, TensorFacts
+from chanas.models.sources.model import OWN_TYPES, TensorFacts
 from chanas.models.sources.onnx_files import DOMAINS, names_read
 
 _RUNTIMES_OWN = ("com.microsoft", "com.ms.")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.models.graph import Read
 from chanas.models.reading.call import Call, reads
 from chanas.models.reading.making import Maker, constant, resized
-from chanas.models.sources.model import Array
 
 _COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),

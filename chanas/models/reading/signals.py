@@ -9,11 +9,11 @@ import math
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.models.graph import Read
 from chanas.models.reading.arithmetic import type_of
 from chanas.models.reading.call import Call, reads
 from chanas.models.reading.making import constant
-from chanas.models.sources.model import Array
 
 
 @reads("DFT", attributes=["axis", "inverse", "onesided"])

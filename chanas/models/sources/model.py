@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import psutil
 
+from chanas.core.arrays import Array
 from chanas.core.units import format_bytes
 from chanas.errors import ModelError
 from chanas.measuring.worker.serve import memory_limit
 from chanas.network.inputs import random_inputs
 
-Array = npt.NDArray[Any]
 Answer = Callable[[Sequence[Array]], list[Array]]
 Shapes = Mapping[str, tuple[int, ...]]
 TYPES = ("float32", "int32", "int64", "bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")

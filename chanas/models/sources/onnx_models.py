@@ -11,18 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.errors import ModelError, describe
 from chanas.files.writing import sha256_of
-from chanas.models.sources.model import (
-    Answer,
-    Array,
-    OpenedModel,
-    Shapes,
-    TensorFacts,
-    checked_facts,
-    file_name,
-    own_type,
-)
+from chanas.models.sources.model import Answer, OpenedModel, Shapes, TensorFacts, checked_facts, file_name, own_type
 from chanas.models.sources.onnx_files import load_onnx
 
 _ONLY_FATAL = 4  # of ONNX Runtime's levels of its log

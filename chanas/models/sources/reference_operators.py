@@ -16,8 +16,8 @@ from onnx.reference.op_run import OpRun
 from torch import Tensor
 from torch.nn import functional
 
+from chanas.core.arrays import Array
 from chanas.devices.cores import limited_to
-from chanas.models.sources.model import Array
 
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
 _TRANSPOSED = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)

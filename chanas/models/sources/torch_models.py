@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from chanas.core.arrays import Array
 from chanas.devices.cores import limited_to
 from chanas.errors import ModelError, describe
 from chanas.files.scratch import scratch_folder
 from chanas.files.writing import sha256_of
-from chanas.models.sources.model import Array, OpenedModel, TensorFacts, checked_facts, file_name, own_type
+from chanas.models.sources.model import OpenedModel, TensorFacts, checked_facts, file_name, own_type
 from chanas.models.sources.onnx_files import parse_onnx
 from chanas.models.sources.program_archive import copy_program
 

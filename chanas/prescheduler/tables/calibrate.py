@@ -18,8 +18,8 @@ from chanas.compiler.backends import backend_of
 from chanas.compiler.cases import random_network
 from chanas.core import genome
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.effort import MIN_NETWORKS
-from chanas.core.genome import FloatArray
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task

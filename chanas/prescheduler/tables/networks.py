@@ -14,6 +14,7 @@ import chanas
 from chanas.compiler.backends import backend_of, schedule_space
 from chanas.compiler.cases import ReferenceCase, network_case
 from chanas.compiler.space import Point
+from chanas.core.arrays import Float32Array
 from chanas.core.blocks import BlockConfig
 from chanas.core.latency import LatencyLUT
 from chanas.core.progress import ProgressBar, progress_bar
@@ -23,7 +24,6 @@ from chanas.errors import LUTError, MeasureError
 from chanas.measuring.candidates import NETWORK_TIMEOUT_S, Candidate, CandidatePipeline, time_in_rounds
 from chanas.measuring.fleet import OpenPool, Pool, open_workers
 from chanas.measuring.messages import NetworkAt, Outcome
-from chanas.operators.precision import Array
 from chanas.operators.steps import device_workloads
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import ranked_points
@@ -47,9 +47,9 @@ class NetworkJob:
     """
 
     blocks: tuple[BlockConfig, ...]
-    parameters: tuple[dict[str, Array], ...]
-    images: Array
-    logits: Array
+    parameters: tuple[dict[str, Float32Array], ...]
+    images: Float32Array
+    logits: Float32Array
     library: Path
     is_built: bool = False
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core import genome
 from chanas.core.arch import SubSpace
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.operators.steps import device_workloads
@@ -82,7 +81,7 @@ def claims(shares: FloatArray, improvements: FloatArray, noises: FloatArray) -> 
     return result
 
 
-def hand_out(num: int, weights: FloatArray, room: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def hand_out(num: int, weights: FloatArray, room: IntArray) -> IntArray:
     """int64[W]: `num` trials in proportion to `weights`, by largest remainders, none beyond a workload's `room`.
 
     What has no room goes to the others; less than `num` are handed out only where all that have a weight are full.

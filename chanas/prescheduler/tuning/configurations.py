@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.errors import ConfigError, DataError, printable, unknown_name
 from chanas.files.csv_files import as_numbers, write_csv
 from chanas.files.device_columns import LATENCY, milliseconds, read_device_columns

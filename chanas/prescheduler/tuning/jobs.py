@@ -16,8 +16,8 @@ import numpy as np
 from chanas.compiler.backends import case_of, schedule_space
 from chanas.compiler.knobs import extended, read_knobs
 from chanas.compiler.space import Point, ScheduleSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.effort import Effort
-from chanas.core.genome import FloatArray
 from chanas.core.progress import ProgressBar, progress_bar
 from chanas.core.target import HardwareTarget
 from chanas.devices.timing import TRIAL, TURNS

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.space import Named, Point, ScheduleSpace
+from chanas.core.arrays import FloatArray
 
 # Attempts for each child that is asked for, before fewer children are returned (small spaces run dry).
 _ATTEMPTS_PER_CHILD = 8
 
 
-def start_probabilities(seconds: npt.NDArray[np.float64], gamma: float) -> npt.NDArray[np.float64]:
+def start_probabilities(seconds: FloatArray, gamma: float) -> FloatArray:
     """float64[N]: exp(−γ (E* − E_p) / E*), normalised, with the performance E = 1 / seconds (paper, section 3.5)."""
     performance = 1.0 / seconds
     best = performance.max()
     weights = np.exp(-gamma * (best - performance) / best)
-    probabilities: npt.NDArray[np.float64] = weights / weights.sum()
+    probabilities: FloatArray = weights / weights.sum()
     return probabilities
 
 
@@ -44,7 +44,7 @@ def cross(space: ScheduleSpace[Any], first: Named, second: Named, rng: np.random
 def breed(
     space: ScheduleSpace[Any],
     points: Sequence[Point],
-    seconds: npt.NDArray[np.float64],
+    seconds: FloatArray,
     num: int,
     rng: np.random.Generator,
     gamma: float = 8.0,

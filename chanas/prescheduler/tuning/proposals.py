@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.core.units import format_latency
 from chanas.errors import ConfigError, DataError, printable
 from chanas.files.device_columns import LATENCY

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.operators.workload import Workload
 from chanas.prescheduler.ideas import Idea, ideas
 from chanas.prescheduler.records.store import TuningRecord

@@ -20,12 +20,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import BoolArray, FloatArray
 from chanas.core.statistics import matern
 from chanas.files.csv_files import as_numbers
-
-Mask = npt.NDArray[np.bool_]
-
 
 # ---- configurations as points ---------------------------------------------------------------------------------------
 # Values that differ by less, as a share of the largest, are the same.
@@ -565,11 +562,11 @@ class TransferSearch:
         gains = self.model.expected_improvement(best, self.model.leader)
         return gains if works is None else gains * works
 
-    def _unsure(self, works: FloatArray | None) -> Mask:
+    def _unsure(self, works: FloatArray | None) -> BoolArray:
         """bool[N]: points that are too likely to fail."""
         if works is None:
             return np.zeros(len(self._asked), dtype=np.bool_)
-        unsure: Mask = works < _SURE * works[~self._asked].max(initial=0.0)
+        unsure: BoolArray = works < _SURE * works[~self._asked].max(initial=0.0)
         return unsure
 
     def _is_random_next(self) -> bool:

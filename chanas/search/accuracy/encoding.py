@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes
+from chanas.core.arrays import Float32Array, FloatArray, IntArray
+from chanas.core.genome import GenomeLayout, Genomes
 
-Features = npt.NDArray[np.float32]
+Features = Float32Array
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class FeatureMap:
     value   int16[F]  the choice it stands for
     """
 
-    column: npt.NDArray[np.int64]
+    column: IntArray
     value: npt.NDArray[np.int16]
 
     @property
@@ -51,7 +52,7 @@ def feature_map(space: SearchSpace) -> FeatureMap:
     return FeatureMap(column, value)
 
 
-def _num_choices(space: SearchSpace) -> npt.NDArray[np.int64]:
+def _num_choices(space: SearchSpace) -> IntArray:
     layout = GenomeLayout(space)
     return layout.num_choices[: layout.plain_length]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.genome import Genomes, encode
 from chanas.errors import ChanasError
 from chanas.files.documents import parse_row
@@ -58,7 +58,7 @@ def _parse(line: str) -> Evaluation | None:
     return Evaluation(**data)
 
 
-def training_set(space: SearchSpace, evaluations: Sequence[Evaluation]) -> tuple[Genomes, npt.NDArray[np.float64]]:
+def training_set(space: SearchSpace, evaluations: Sequence[Evaluation]) -> tuple[Genomes, FloatArray]:
     """Genomes int16[N, L] and top-1 float64[N] of evaluations."""
     genomes = encode(space, [Architecture.from_key(e.architecture) for e in evaluations])
     return genomes, np.array([e.top1 for e in evaluations])
@@ -73,7 +73,7 @@ class Evaluations:
         self.space = space
         self.found: dict[str, Evaluation] = {}
 
-    def training_set(self) -> tuple[Genomes, npt.NDArray[np.float64]]:
+    def training_set(self) -> tuple[Genomes, FloatArray]:
         """Genomes int16[N, L] and top-1 float64[N] of all that is known."""
         return training_set(self.space, list(self.found.values()))
 

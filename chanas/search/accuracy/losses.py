@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import GenomeLayout, Genomes
 
 _PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _FOLDS = 8

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.search.accuracy.encoding import Features
 
 # Standard deviations, in units of that of the labels, that are likely before anything is seen: of each group, of the

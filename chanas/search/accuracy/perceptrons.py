@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import BoolArray, Float32Array, FloatArray
 from chanas.search.accuracy.encoding import Features
-from chanas.search.accuracy.regression import FloatArray32
 
 _STEPS, _LEARNING_RATE, _WEIGHT_DECAY = 250, 3e-3, 3e-2
 _BETAS = (0.9, 0.999)
@@ -33,15 +31,15 @@ class Ensemble:
     biases  float32[M·H₁], then float32[M, 1, Hᵢ₊₁] for each further layer
     """
 
-    first: FloatArray32
-    hidden: tuple[FloatArray32, ...]
-    biases: tuple[FloatArray32, ...]
+    first: Float32Array
+    hidden: tuple[Float32Array, ...]
+    biases: tuple[Float32Array, ...]
 
     @property
     def num_members(self) -> int:
         return len(self.hidden[0])
 
-    def __call__(self, x: Features) -> FloatArray32:
+    def __call__(self, x: Features) -> Float32Array:
         """float32[M, Q]: each member's output."""
         out = x @ self.first
         out += self.biases[0]
@@ -65,9 +63,9 @@ class Perceptrons:
     scale: float
     noise: float
 
-    def members(self, x: Features) -> FloatArray32:
+    def members(self, x: Features) -> Float32Array:
         """float32[M, Q]: each member's prediction."""
-        out: FloatArray32 = self.offset + self.scale * self.ensemble(x)
+        out: Float32Array = self.offset + self.scale * self.ensemble(x)
         return out
 
     def mean(self, x: Features) -> FloatArray:
@@ -95,9 +93,7 @@ def fit_perceptrons(
     return Perceptrons(ensemble, offset, scale, float(np.sqrt(np.mean(residuals**2)))), residuals
 
 
-def _train_ensemble(
-    x: Features, targets: npt.NDArray[np.float32], given: npt.NDArray[np.bool_], hidden: Sequence[int], seed: int
-) -> Ensemble:
+def _train_ensemble(x: Features, targets: Float32Array, given: BoolArray, hidden: Sequence[int], seed: int) -> Ensemble:
     """M perceptrons at once (imports torch). `targets` float32[M, N] count where `given` bool[M, N].
 
     AdamW with a cosine rate (Loshchilov and Hutter, 2019), written out: making one of torch's optimisers imports its

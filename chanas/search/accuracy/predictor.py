@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import NUM_FIXED, SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import GenomeLayout, Genomes
 from chanas.errors import ConfigError, unknown_name
 from chanas.search.accuracy.encoding import Features, feature_groups, feature_map
 from chanas.search.accuracy.losses import DtypeLosses

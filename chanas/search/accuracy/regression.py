@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import Float32Array, FloatArray
 from chanas.search.accuracy.encoding import Features
-
-FloatArray32 = npt.NDArray[np.float32]
 
 # Strengths of the ridge tried, from almost none to almost everything shrunk, in units of one training row's weight.
 _RIDGE_STRENGTHS = np.logspace(-2, 3, 26)
@@ -30,9 +27,9 @@ class Ridge:
     noise       standard deviation of the labels about the line, set so that the spread of left-out rows is their error
     """
 
-    weights: FloatArray32
-    centre: FloatArray32
-    covariance: FloatArray32
+    weights: Float32Array
+    centre: Float32Array
+    covariance: Float32Array
     offset: float
     noise: float
     strength: float

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
-from chanas.core.genome import FloatArray, Genomes, encode
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, encode
 from chanas.errors import ArchitectureError, DataError
 from chanas.files.csv_files import CsvRow, read_csv
 from chanas.files.writing import file_digest

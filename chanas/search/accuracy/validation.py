@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, Genomes
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes
 from chanas.core.statistics import kendall_tau
 from chanas.errors import ConfigError
 from chanas.search.accuracy.predictor import DEFAULT_HIDDEN, MIN_TRAINING, AccuracyPredictor

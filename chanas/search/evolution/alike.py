@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from chanas.core.arch import SearchSpace, SubSpace
-from chanas.core.genome import FloatArray, Genomes, mutate
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, mutate
 from chanas.search.evolution.constraints import Constraint, feasible
 from chanas.search.evolution.population import feasible_set
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace, SubSpace
-from chanas.core.genome import BlockTable, CostTable, FloatArray, Genomes, decode
+from chanas.core.arrays import BoolArray, FloatArray
+from chanas.core.genome import BlockTable, CostTable, Genomes, decode
 from chanas.core.latency import LatencyLUT
 from chanas.core.target import HardwareTarget
 from chanas.core.task import NO_LIMITS, Limits
@@ -155,7 +155,7 @@ def violation(constraints: Sequence[Constraint], genomes: Genomes) -> FloatArray
     return total
 
 
-def feasible(constraints: Sequence[Constraint], genomes: Genomes) -> npt.NDArray[np.bool_]:
+def feasible(constraints: Sequence[Constraint], genomes: Genomes) -> BoolArray:
     """bool[N]: which rows meet every limit."""
     out = np.ones(len(genomes), dtype=bool)
     for c in constraints:
@@ -176,7 +176,7 @@ def least(table: CostTable, sub_space: SubSpace | None = None) -> tuple[float, G
     return float(table.of(genome)[0]), genome
 
 
-def reachable(constraints: Sequence[Constraint], space: SearchSpace) -> npt.NDArray[np.bool_]:
+def reachable(constraints: Sequence[Constraint], space: SearchSpace) -> BoolArray:
     """bool[R, W]: sub-spaces in which each limit can be met by itself."""
     out = np.ones((len(space.resolutions), len(space.width_multipliers)), dtype=bool)
     for c in constraints:

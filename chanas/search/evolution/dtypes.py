@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes, canonical, dtypes_in_order
+from chanas.core.arrays import BoolArray, FloatArray
+from chanas.core.genome import GenomeLayout, Genomes, canonical, dtypes_in_order
 from chanas.core.latency import LatencyTable
 from chanas.search.evolution.constraints import Constraint, violation
 
@@ -94,7 +94,7 @@ class DtypeChoice:
         change: FloatArray = np.sum([scale * one for scale, (_, one) in zip(scales, parts, strict=True)], axis=0)
         return own, change
 
-    def _used(self, genomes: Genomes) -> npt.NDArray[np.bool_]:
+    def _used(self, genomes: Genomes) -> BoolArray:
         """bool[N, T]: places that an architecture has a block at."""
         ends = np.ones((len(genomes), 2), dtype=bool)
         return np.concatenate([ends, GenomeLayout(self.space).active(genomes), ends], axis=1)

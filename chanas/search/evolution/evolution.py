@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from chanas.core.arch import SearchSpace, SubSpace
-from chanas.core.genome import FloatArray, Genomes, crossover, mutate
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, crossover, mutate
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, none_found
 from chanas.search.evolution.dtypes import Improve
 from chanas.search.evolution.population import Seen, feasible_set, inside, keys

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, Genomes, decode
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes, decode
 from chanas.errors import InfeasibleError
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible
 from chanas.search.evolution.evolution import EvolutionConfig, evolve

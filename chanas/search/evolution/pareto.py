@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace, SubSpace
-from chanas.core.genome import FloatArray, Genomes
+from chanas.core.arrays import BoolArray, FloatArray, IntArray
+from chanas.core.genome import Genomes
 from chanas.search.evolution.constraints import Constraint, check_reachable, feasible, none_found
 from chanas.search.evolution.dtypes import Improve
 from chanas.search.evolution.evolution import EvolutionConfig, breed
@@ -29,7 +30,7 @@ def latency_and_error(latency: Constraint, accuracy: Callable[[Genomes], FloatAr
     return lambda genomes: np.stack([latency.cost(genomes), -accuracy(genomes)], axis=1)
 
 
-def dominates(left: FloatArray, right: FloatArray) -> npt.NDArray[np.bool_]:
+def dominates(left: FloatArray, right: FloatArray) -> BoolArray:
     """bool[A, B]: whether row a of float64[A, M] dominates row b of float64[B, M]."""
     no_worse = np.ones((len(left), len(right)), dtype=bool)
     better = np.zeros_like(no_worse)
@@ -62,7 +63,7 @@ def pareto_front(objectives: FloatArray) -> npt.NDArray[np.intp]:
     return order[front]
 
 
-def ranks(objectives: FloatArray) -> npt.NDArray[np.int64]:
+def ranks(objectives: FloatArray) -> IntArray:
     """int64[N]: 0 for the front, 1 for the front of the rest, and so on (fast non-dominated sorting)."""
     beaten = dominates(objectives, objectives)
     left = beaten.sum(axis=0)
@@ -76,7 +77,7 @@ def ranks(objectives: FloatArray) -> npt.NDArray[np.int64]:
     return out
 
 
-def crowding(objectives: FloatArray, rank: npt.NDArray[np.int64]) -> FloatArray:
+def crowding(objectives: FloatArray, rank: IntArray) -> FloatArray:
     """float64[N]: crowding distance of each row inside its rank; infinite at the ends (NSGA-II, section III.B)."""
     out = np.zeros(len(objectives))
     for column in objectives.T:

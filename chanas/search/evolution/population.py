@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.arrays import BoolArray
 from chanas.core.genome import Genomes, mutate, plain, sample
 from chanas.search.evolution.constraints import Constraint, least, violation
 
@@ -70,13 +71,13 @@ class Seen:
         self.sorted_keys = np.insert(self.sorted_keys, np.searchsorted(self.sorted_keys, ordered), ordered)
 
 
-def inside(space: SearchSpace, genomes: Genomes, sub_space: SubSpace | None) -> npt.NDArray[np.bool_]:
+def inside(space: SearchSpace, genomes: Genomes, sub_space: SubSpace | None) -> BoolArray:
     """bool[N]: which rows are of `sub_space`; all of them without one."""
     if sub_space is None:
         return np.ones(len(genomes), dtype=bool)
     r = space.resolutions.index(sub_space.resolution)
     w = space.width_multipliers.index(sub_space.width_multiplier)
-    at_home: npt.NDArray[np.bool_] = (genomes[:, 0] == r) & (genomes[:, 1] == w)
+    at_home: BoolArray = (genomes[:, 0] == r) & (genomes[:, 1] == w)
     return at_home
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.files.csv_files import as_numbers
 
 # A slot of numbers with more values than this is a quantity, not a choice; one with more words names rows.

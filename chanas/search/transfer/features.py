@@ -9,11 +9,11 @@ Notation: N architectures, S stages, P block slots, K kernel sizes, E expand rat
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core.arch import SearchSpace
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.core.blocks import BlockConfig
-from chanas.core.genome import BlockTable, FloatArray, GenomeLayout, Genomes
+from chanas.core.genome import BlockTable, GenomeLayout, Genomes
 
 _NUM_CLASSES = 1000  # the classifier is the same in all networks: it moves a constant
 
@@ -51,7 +51,7 @@ def latency_features(space: SearchSpace, genomes: Genomes) -> FloatArray:
     return np.hstack([choices, choices * r, choices * r**2, r, r**2, r**3, log_costs(space, genomes)])
 
 
-def _one_hot(choice: npt.NDArray[np.int64], num: int) -> FloatArray:
+def _one_hot(choice: IntArray, num: int) -> FloatArray:
     """float64[N, C·num] from indices [N, C]; -1 is all zeros."""
     out: FloatArray = (choice[:, :, None] == np.arange(num)).astype(np.float64).reshape(len(choice), -1)
     return out

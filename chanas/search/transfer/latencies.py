@@ -41,9 +41,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.errors import LUTError
 from chanas.search.transfer.leftover import regress, scales
 
@@ -199,7 +198,7 @@ def _robust_ridge(x: FloatArray, y: FloatArray) -> FloatArray:
     return coefficients
 
 
-def adapt(known: KnownDevices, indices: Sequence[int] | npt.NDArray[np.int64], measured: FloatArray) -> AdaptedDevice:
+def adapt(known: KnownDevices, indices: Sequence[int] | IntArray, measured: FloatArray) -> AdaptedDevice:
     """Latencies on a new device from log latencies `measured` float64[n] there, of the networks `indices` int[n] of
     those in `known`. Networks that were measured on no known device come in by `known.on(features)`.
 

@@ -21,9 +21,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray, IntArray
 
 # τ, as shares of a latency, and σ, in units of the mixture's noise: which took for noise what features explain.
 _LEFT_OVER = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -53,7 +52,7 @@ def scales(coefficients: FloatArray, spread: FloatArray) -> FloatArray:
     return out
 
 
-def regress(phi: FloatArray, chosen: npt.NDArray[np.int64], left: FloatArray, noise: float) -> Leftover:
+def regress(phi: FloatArray, chosen: IntArray, left: FloatArray, noise: float) -> Leftover:
     """Regress what is left over.
 
     Args:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import BoolArray, FloatArray
 from chanas.core.effort import MIN_MEASURED
-from chanas.core.genome import FloatArray, Genomes, encode
+from chanas.core.genome import Genomes, encode
 from chanas.errors import ChanasError, ConfigError, DataError, unknown_name
 from chanas.files.csv_files import write_csv
 from chanas.files.device_columns import LATENCY, DeviceColumns, milliseconds, read_device_columns
@@ -143,7 +143,7 @@ class PredictedNetworks:
 
     table: NetworkTable
     device: str
-    is_measured: npt.NDArray[np.bool_]
+    is_measured: BoolArray
     ms: FloatArray
     deviations: FloatArray
     weights: Mapping[str, float]

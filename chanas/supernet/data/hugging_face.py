@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import IntArray
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.folders.layout import HOLDOUT, TEST, TRAIN, part_notes, parts_of, parts_of_files
@@ -33,7 +33,7 @@ class _Rows:
 
     parts: tuple[Any, ...]
     column: str
-    starts: npt.NDArray[np.int64]
+    starts: IntArray
     root: Path
 
     def __call__(self, index: int) -> bytes:
@@ -46,7 +46,7 @@ class _Rows:
         """Path of an image that is not in the table, but in a file beside it."""
         return self.root / path  # an absolute one stays as it is
 
-    def sizes_and_stamps(self, tables: Sequence[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def sizes_and_stamps(self, tables: Sequence[Any]) -> tuple[IntArray, IntArray]:
         """int64[N] bytes of all images, and int64[N, 5] as `EncodedSource` has them; `tables` are the files of each
         part.
 
@@ -210,7 +210,7 @@ def _is_labelled(part: Any, column: str) -> bool:
     return column in part.features and any(value is not None and value != -1 for value in _values(part, column))
 
 
-def _labels(parts: Sequence[Any], column: str, root: Path) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+def _labels(parts: Sequence[Any], column: str, root: Path) -> tuple[tuple[str, ...], IntArray]:
     feature = parts[0].features[column]
     values = [value for part in parts for value in _values(part, column)]
     missing = [i for i, v in enumerate(values) if v is None or (v == -1 and type(feature).__name__ == "ClassLabel")]

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import IntArray
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.folders.layout import HOLDOUT, TEST, TRAIN, find_layout, parts_of
@@ -93,7 +93,7 @@ def list_classes(root: Path, parts: Mapping[str, Mapping[str, Path]]) -> Listing
 
 def files_of(
     root: Path, images: Sequence[tuple[str, os.stat_result]]
-) -> tuple[Sequence[str], npt.NDArray[np.int64], Files, npt.NDArray[np.int64]]:
+) -> tuple[Sequence[str], IntArray, Files, IntArray]:
     """Keys, sizes, reader and stamps of an `EncodedSource` of files below `root`."""
     names = tuple(name for name, _ in images)
     stamps = stamps_of(status for _, status in images)

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from chanas.core.arrays import BoolArray, IntArray
 from chanas.errors import DataError
 from chanas.network.pictures import read_picture
-
-IntArray = npt.NDArray[np.int64]
 
 MAX_NAMED = 10
 _INT64 = 2**63 - 1
@@ -38,9 +37,9 @@ class ImageSource(ABC):
 
     name: str
     class_names: tuple[str, ...]
-    labels: npt.NDArray[np.int64]
-    is_test: npt.NDArray[np.bool_] | None = field(default=None, kw_only=True)
-    is_holdout: npt.NDArray[np.bool_] | None = field(default=None, kw_only=True)
+    labels: IntArray
+    is_test: BoolArray | None = field(default=None, kw_only=True)
+    is_holdout: BoolArray | None = field(default=None, kw_only=True)
     left_out: Mapping[str, int] = field(default_factory=dict, kw_only=True)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 
@@ -57,7 +56,7 @@ class ImageSource(ABC):
         """The digest by which splits files of schema 1 know the set."""
         return self.digest()
 
-    def image_digests(self) -> npt.NDArray[np.int64] | None:
+    def image_digests(self) -> IntArray | None:
         """int64[N]: the same for the same content; None where that is not known."""
         return None
 
@@ -78,7 +77,7 @@ class ArraySource(ImageSource):
     def digest(self) -> str:
         return content_digest((self.labels.tobytes(), self.pixels.tobytes()))
 
-    def image_digests(self) -> npt.NDArray[np.int64]:
+    def image_digests(self) -> IntArray:
         return np.array([short_digest(image.tobytes()) for image in self.pixels], dtype=np.int64)
 
 
@@ -101,10 +100,10 @@ class EncodedSource(ImageSource):
     """
 
     keys: Sequence[str]
-    sizes: npt.NDArray[np.int64]
+    sizes: IntArray
     read: Reader
-    stamps: npt.NDArray[np.int64]
-    digests: npt.NDArray[np.int64] | None = None
+    stamps: IntArray
+    digests: IntArray | None = None
 
     def key(self, index: int) -> str:
         return self.keys[index]
@@ -120,7 +119,7 @@ class EncodedSource(ImageSource):
         except OSError as error:
             raise DataError(f"{what} cannot be read ({error.strerror or error})") from error
 
-    def image_digests(self) -> npt.NDArray[np.int64] | None:
+    def image_digests(self) -> IntArray | None:
         return self.digests
 
     def digest(self) -> str:
@@ -135,10 +134,10 @@ class EncodedSource(ImageSource):
         lines = zip(self.keys, self.sizes.tolist(), strict=True)
         return content_digest((*labels, *(f"{key} {size}\n".encode(errors="surrogateescape") for key, size in lines)))
 
-    def taking(self, indices: npt.NDArray[np.int64]) -> EncodedSource:
+    def taking(self, indices: IntArray) -> EncodedSource:
         """The images at `indices` alone."""
 
-        def part(mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
+        def part(mask: BoolArray | None) -> BoolArray | None:
             return None if mask is None else mask[indices]
 
         return replace(
@@ -170,13 +169,13 @@ class _Chosen:
     """Reads some of the images of another reader."""
 
     read: Reader
-    indices: npt.NDArray[np.int64]
+    indices: IntArray
 
     def __call__(self, index: int) -> bytes:
         return self.read(int(self.indices[index]))
 
 
-def stamps_of(stats: Iterable[os.stat_result], place: int = 0) -> npt.NDArray[np.int64]:
+def stamps_of(stats: Iterable[os.stat_result], place: int = 0) -> IntArray:
     """int64[N, 5]: what tells the files of `stats` from later ones of the same names, and a place in them."""
     rows = [(s.st_ino & _INT64, s.st_size, s.st_mtime_ns, s.st_ctime_ns, place) for s in stats]
     return np.array(rows, dtype=np.int64).reshape(-1, 5)
@@ -195,7 +194,7 @@ def short_digest(data: bytes) -> int:
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big", signed=True)
 
 
-def number_labels(values: Sequence[Hashable]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+def number_labels(values: Sequence[Hashable]) -> tuple[tuple[str, ...], IntArray]:
     """Names of the classes and int64[N] labels, of integers or texts: the values that occur, in order."""
     names = sorted(set(values), key=lambda value: (isinstance(value, str), value))
     number = {name: i for i, name in enumerate(names)}

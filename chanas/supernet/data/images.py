@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import Float32Array, IntArray
 from chanas.errors import DataError, unknown_name
 from chanas.network.preprocess import Preprocess
 from chanas.supernet.data.data_config import DataConfig
-from chanas.supernet.data.image_source import ImageSource, IntArray
+from chanas.supernet.data.image_source import ImageSource
 from chanas.supernet.data.inspection.summary import Inspection
 from chanas.supernet.data.places import moved, remember_place
 from chanas.supernet.data.sources import IMAGENET, TORCHVISION_SETS, inspect_source
@@ -54,7 +54,7 @@ class ImageData:
             raise DataError(unknown_name("split", split, SPLITS))
         return self.splits.indices[split][:max_images]
 
-    def images(self, indices: Sequence[int] | IntArray, resolution: int) -> npt.NDArray[np.float32]:
+    def images(self, indices: Sequence[int] | IntArray, resolution: int) -> Float32Array:
         """float32[N, 3, R, R]: the images at `indices`, preprocessed for evaluation.
 
         Raises:

@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from chanas import interrupts
+from chanas.core.arrays import Array, IntArray
 from chanas.errors import ChanasError, DataError, one_line
 from chanas.supernet.data.data_config import AugmentConfig, LoaderConfig
-from chanas.supernet.data.image_source import ArraySource, IntArray
+from chanas.supernet.data.image_source import ArraySource
 from chanas.supernet.data.images import NUM_DECODE_THREADS, ImageData
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def warp(images_nchw: Tensor, affine: Tensor, resolution: int, padding: str) -> 
 
 # ---- sets in files ------------------------------------------------------------------------------------------------
 _Request = tuple[int, int, int]  # image index, seed, resolution
-_Answer = tuple[Tensor | npt.NDArray[Any], ...] | str  # images and labels, or what is wrong with one of them
+_Answer = tuple[Tensor | Array, ...] | str  # images and labels, or what is wrong with one of them
 
 
 class _AugmentedImages(Dataset[tuple[Tensor | str, int]]):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import IntArray
 from chanas.errors import DataError
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.folders.layout import HOLDOUT, TEST, TRAIN, parts_of_files
@@ -45,9 +45,9 @@ class _Members:
     """Places of the images: `shard` int64[N] into `files`, `offsets` and `sizes` int64[N] in bytes."""
 
     files: tuple[Path, ...]
-    shard: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
+    shard: IntArray
+    offsets: IntArray
+    sizes: IntArray
 
     def __call__(self, index: int) -> bytes:
         with open(self.files[self.shard[index]], "rb") as file:
@@ -188,7 +188,7 @@ def _label(member: tarfile.TarInfo, content: IO[bytes], what: str) -> int | str 
     raise DataError(f"expected a number or a name as label in {what}, got {value!r}"[:300])
 
 
-def _classes(values: Sequence[int | str], folder: Path) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+def _classes(values: Sequence[int | str], folder: Path) -> tuple[tuple[str, ...], IntArray]:
     """Names and labels; the names are those of a file beside the shards if there is one and labels are numbers."""
     listed = next((folder / name for name in _CLASS_NAMES if (folder / name).is_file()), None)
     if listed is None or any(isinstance(value, str) for value in values):

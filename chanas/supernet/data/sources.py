@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from chanas.core.arrays import IntArray
 from chanas.errors import DataError, unknown_name
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.hugging_face import hugging_face
 from chanas.supernet.data.image_folder import check_folder, files_of, image_folder
-from chanas.supernet.data.image_source import ArraySource, EncodedSource, ImageSource, IntArray
+from chanas.supernet.data.image_source import ArraySource, EncodedSource, ImageSource
 from chanas.supernet.data.imagenet import imagenet
 from chanas.supernet.data.inspection.inspect import inspect_encoded, inspect_sample
 from chanas.supernet.data.inspection.summary import Inspection

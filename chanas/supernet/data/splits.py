@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import BoolArray, IntArray
 from chanas.errors import DataError
 from chanas.files.documents import Document
 from chanas.files.writing import write_json
 from chanas.supernet.data.data_config import SplitFractions
-from chanas.supernet.data.image_source import ImageSource, IntArray, named
+from chanas.supernet.data.image_source import ImageSource, named
 from chanas.supernet.data.inspection.copies import leaked, official_part
 from chanas.supernet.data.places import place_file
 
@@ -102,7 +102,7 @@ def make_splits(source: ImageSource, fractions: SplitFractions, seed: int) -> Sp
 class _Copies:
     """Images of a source that are split, one for each content (`first`, int64[N], in order): its copies follow it."""
 
-    def __init__(self, source: ImageSource, is_split: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, source: ImageSource, is_split: BoolArray) -> None:
         free = np.flatnonzero(is_split)
         self.first, self._groups = free, dict[int, IntArray]()
         digests = source.image_digests()

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
+from chanas.core.arrays import IntArray
 from chanas.errors import DataError
 from chanas.network.pictures import DECODING_ERRORS, as_picture
 from chanas.supernet.data.data_config import DataConfig
@@ -83,7 +83,7 @@ class _Open:
         return source
 
 
-def _labels(name: str, dataset: Any) -> npt.NDArray[np.int64]:
+def _labels(name: str, dataset: Any) -> IntArray:
     found = next((v for k in ("targets", "labels") if (v := getattr(dataset, k, None)) is not None), None)
     if found is None:
         found = [_pair(name, dataset, i)[1] for i in range(len(dataset))]

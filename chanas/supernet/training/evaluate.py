@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import Float32Array, IntArray
 from chanas.errors import CheckpointError, DataError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
 from chanas.network.preprocess import Preprocess
 from chanas.network.static import StaticNetwork
-from chanas.supernet.data.image_source import IntArray
 from chanas.supernet.data.images import ImageData, load_data
 from chanas.supernet.data.places import placed
 from chanas.supernet.elastic.calibrate import num_correct, recalibrate
@@ -194,9 +193,7 @@ class SupernetEvaluator:
         """True if there are images to take BN statistics from."""
         return len(self.data.indices("train")) > 0
 
-    def images(
-        self, split: str, resolution: int, max_images: int | None = None
-    ) -> tuple[npt.NDArray[np.float32], IntArray]:
+    def images(self, split: str, resolution: int, max_images: int | None = None) -> tuple[Float32Array, IntArray]:
         """float32[N, 3, R, R] preprocessed images of a split, or of its first `max_images`, and their labels int64[N].
 
         Raises:

@@ -32,7 +32,8 @@ from chanas.workflows.models.untuned import untuned_network
 if TYPE_CHECKING:
     from chanas.bundle.codesign import CoDesign
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.models.sources.model import Array, OpenedModel
+    from chanas.core.arrays import Array
+    from chanas.models.sources.model import OpenedModel
 
 RUNTIMES = {name: make for name, make in CONTENDERS.items() if name in ("ONNX Runtime", "OpenVINO", "LiteRT")}
 """Those that are no PyTorch."""

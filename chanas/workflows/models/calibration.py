@@ -17,13 +17,14 @@ from chanas.models.calibration.ranges import MOST_INPUTS
 if TYPE_CHECKING:
     from chanas.compiler.cpu.module import Chosen
     from chanas.compiler.program import Program
+    from chanas.core.arrays import Array
     from chanas.core.target import HardwareTarget
     from chanas.models.calibration.calibrate import Calibration
     from chanas.models.calibration.given import Given
     from chanas.models.calibration.mixed import Agreement
     from chanas.models.graph import Graph
     from chanas.models.quantised import QuantisedGraph
-    from chanas.models.sources.model import Array, OpenedModel
+    from chanas.models.sources.model import OpenedModel
     from chanas.prescheduler.session import Session
     from chanas.prescheduler.tuning.warm_start import WarmStart
 

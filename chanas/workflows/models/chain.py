@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from chanas.bundle.tuned import TunedNetwork
     from chanas.compiler.cpu.module import ProgramModule
     from chanas.compiler.program import Program
+    from chanas.core.arrays import Array
     from chanas.core.target import HardwareTarget
     from chanas.measuring.devices import HoldDevice
     from chanas.measuring.fleet import OpenPool
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from chanas.models.graph import Graph
     from chanas.models.proof.proving import Proof
     from chanas.models.proof.reference import Reference
-    from chanas.models.sources.model import Array, OpenedModel
+    from chanas.models.sources.model import OpenedModel
     from chanas.prescheduler.program import Choices, TunedOperators
     from chanas.prescheduler.session import Session
     from chanas.workflows.models.layouts import LayoutSearch

@@ -23,7 +23,7 @@ from chanas.files.scratch import scratch_folder
 from chanas.operators.precision import BFLOAT16, FLOAT32, INT8
 
 if TYPE_CHECKING:
-    from chanas.models.sources.model import Array
+    from chanas.core.arrays import Array
 
 Call = Callable[[], Any]
 TOLERANCE = 1e-3

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from chanas.bundle.tuned import TunedNetwork
-    from chanas.models.sources.model import Array
+    from chanas.core.arrays import Array
     from chanas.supernet.data.images import ImageData
 
 CALIBRATION, JUDGED = "train", ("holdout", "test")

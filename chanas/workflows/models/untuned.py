@@ -24,7 +24,8 @@ from chanas.measuring.worker.process import WorkerProcess
 from chanas.measuring.worker.serve import ping, serve_requests
 
 if TYPE_CHECKING:
-    from chanas.models.sources.model import Array, OpenedModel
+    from chanas.core.arrays import Array
+    from chanas.models.sources.model import OpenedModel
 
 _COMMAND = ("-m", "chanas.workflows.models.untuned")
 _NUM_CALLS, _TIMEOUT_S = 3, 1800.0

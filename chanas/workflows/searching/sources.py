@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import Float32Array, IntArray
 from chanas.core.blocks import BlockConfig
 from chanas.core.progress import named_wait
 from chanas.core.statistics import spread
@@ -22,7 +22,7 @@ from chanas.core.task import Task
 from chanas.errors import DataError
 from chanas.files.run import RunDirectory
 from chanas.models.calibration.ranges import MOST_INPUTS
-from chanas.operators.precision import INT8, Array
+from chanas.operators.precision import INT8
 from chanas.search.target import SearchTarget
 from chanas.workflows.searching.agreement import check_module
 from chanas.workflows.searching.modules import keep_module, take_module
@@ -81,11 +81,11 @@ class AccuracySource(abc.ABC):
         """A network to compile: parameters by name of each block, `batch` images float32[B, 3, R, R], and PyTorch's
         logits on them."""
 
-    def calibration_images(self, architecture: Architecture) -> Array | None:
+    def calibration_images(self, architecture: Architecture) -> Float32Array | None:
         """Images float32[N, 3, R, R] that a network in int8 is calibrated with; None where weights are random."""
         return None
 
-    def holdout(self, architecture: Architecture) -> tuple[Array, npt.NDArray[np.int64]]:
+    def holdout(self, architecture: Architecture) -> tuple[Float32Array, IntArray]:
         """Images float32[N, 3, R, R] of holdout and their labels [N], as the network takes them; none without any."""
         size = architecture.resolution
         return np.zeros((0, self.task.space.in_channels, size, size), np.float32), np.zeros(0, np.int64)
@@ -346,7 +346,7 @@ class SupernetSource(AccuracySource):
 
         return functools.lru_cache(maxsize=1)(calibrated)
 
-    def calibration_images(self, architecture: Architecture) -> Array:
+    def calibration_images(self, architecture: Architecture) -> Float32Array:
         """Train images, spread over all of them.
 
         Raises:
@@ -360,7 +360,7 @@ class SupernetSource(AccuracySource):
             )
         return self.supernet.data.images(train[spread(len(train), MOST_INPUTS)], architecture.resolution)
 
-    def holdout(self, architecture: Architecture) -> tuple[Array, npt.NDArray[np.int64]]:
+    def holdout(self, architecture: Architecture) -> tuple[Float32Array, IntArray]:
         return self.supernet.images("holdout", architecture.resolution)
 
     def tensors(self, architecture: Architecture) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from chanas.core.progress import announce
 from chanas.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
+    from chanas.core.arrays import IntArray
     from chanas.prescheduler.tuning.offline.dataset import Dataset
     from chanas.prescheduler.tuning.offline.judging import Metrics
     from chanas.prescheduler.tuning.offline.models import OfflineModel
-    from chanas.prescheduler.tuning.offline.primitives import Int64Array
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _check_place(out: Path, suffix: str) -> None:
         raise ConfigError(f"expected a file that ends in {suffix}, got {'the folder ' if out.is_dir() else ''}{out}")
 
 
-def _parts(data: Dataset, lesson: Lesson) -> tuple[Int64Array, Int64Array]:
+def _parts(data: Dataset, lesson: Lesson) -> tuple[IntArray, IntArray]:
     """Places of records to learn from, and to be judged by."""
     import numpy as np
 
@@ -225,7 +225,7 @@ def _parts(data: Dataset, lesson: Lesson) -> tuple[Int64Array, Int64Array]:
     return learning, judging
 
 
-def _judge(model: OfflineModel, data: Dataset, chosen: Int64Array) -> Metrics:
+def _judge(model: OfflineModel, data: Dataset, chosen: IntArray) -> Metrics:
     from chanas.prescheduler.tuning.offline.judging import judge
 
     part = data.of(chosen)

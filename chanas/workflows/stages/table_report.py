@@ -12,8 +12,8 @@ import numpy as np
 
 from chanas.core import genome
 from chanas.core.arch import SearchSpace, SubSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.blocks import CONVERSIONS
-from chanas.core.genome import FloatArray
 from chanas.core.latency import Calibration, LatencyLUT, LUTHeader
 from chanas.core.units import format_latency
 from chanas.errors import LUTError

@@ -12,11 +12,11 @@ import pytest
 import chanas.models.calibration.blocks as module
 from chanas.compiler.cases import random_network
 from chanas.compiler.emulation import Parameters, emulated_logits
+from chanas.core.arrays import Float32Array
 from chanas.core.blocks import BlockConfig, computing, with_conversions
 from chanas.errors import CheckpointError
 from chanas.models.calibration.blocks import calibrated_blocks
 from chanas.network.folding import GRIDS, SHIFT, quantise_operators
-from chanas.operators.precision import Array
 
 BLOCKS = (
     BlockConfig("stem", 16, 3, 0, 16, 3, 2, "hswish"),
@@ -29,7 +29,7 @@ PARAMETERS, IMAGES, LOGITS = random_network(BLOCKS, seed=0, batch=24)
 
 
 @pytest.fixture(scope="module")
-def calibrated() -> list[Mapping[str, Array]]:
+def calibrated() -> list[Mapping[str, Float32Array]]:
     return calibrated_blocks(BLOCKS, PARAMETERS, IMAGES, "int8")
 
 
@@ -38,11 +38,11 @@ def error(parameters: Parameters) -> float:
     return float(((found - LOGITS) ** 2).sum() / (LOGITS**2).sum())
 
 
-def test_logits_are_near_those_of_float32(calibrated: list[Mapping[str, Array]]) -> None:
+def test_logits_are_near_those_of_float32(calibrated: list[Mapping[str, Float32Array]]) -> None:
     assert error(calibrated) < 0.02
 
 
-def test_fewer_numbers_lose_more(calibrated: list[Mapping[str, Array]]) -> None:
+def test_fewer_numbers_lose_more(calibrated: list[Mapping[str, Float32Array]]) -> None:
     """A grid sixteen times as coarse, of one block."""
     coarse = [dict(own) for own in calibrated]
     for number in (1, 2):
@@ -52,12 +52,12 @@ def test_fewer_numbers_lose_more(calibrated: list[Mapping[str, Array]]) -> None:
     assert error(coarse) > 4 * error(calibrated)
 
 
-def test_a_block_reads_the_numbers_that_the_one_before_writes(calibrated: list[Mapping[str, Array]]) -> None:
+def test_a_block_reads_the_numbers_that_the_one_before_writes(calibrated: list[Mapping[str, Float32Array]]) -> None:
     for before, after in itertools.pairwise(calibrated):
         np.testing.assert_array_equal(before[GRIDS][-1], after[GRIDS][0])
 
 
-def test_weights_stay_as_they_are(calibrated: list[Mapping[str, Array]]) -> None:
+def test_weights_stay_as_they_are(calibrated: list[Mapping[str, Float32Array]]) -> None:
     for own, found in zip(PARAMETERS, calibrated, strict=True):
         assert found.keys() - own.keys() <= {GRIDS, *(SHIFT.format(i) for i in range(1, 7))}
         for name, value in own.items():
@@ -65,7 +65,7 @@ def test_weights_stay_as_they_are(calibrated: list[Mapping[str, Array]]) -> None
 
 
 def test_corrected_biases_are_taken_where_they_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def worse(_blocks: object, parameters: Parameters, _images: Array, _dtype: str) -> Parameters:
+    def worse(_blocks: object, parameters: Parameters, _images: Float32Array, _dtype: str) -> Parameters:
         shift = np.full(16, 10.0, np.float32)
         return [{**own, SHIFT.format(1): shift} if i == 0 else own for i, own in enumerate(parameters)]
 
@@ -74,7 +74,7 @@ def test_corrected_biases_are_taken_where_they_help_alone(monkeypatch: pytest.Mo
     assert not any(SHIFT.format(1) in own for own in found)
 
 
-def test_a_shift_is_added_to_a_bias(calibrated: list[Mapping[str, Array]]) -> None:
+def test_a_shift_is_added_to_a_bias(calibrated: list[Mapping[str, Float32Array]]) -> None:
     block, own = BLOCKS[1], {k: v for k, v in calibrated[1].items() if not k.startswith("shift")}
     plain, moved = (
         quantise_operators(block, given)[0].numbers
@@ -120,7 +120,9 @@ def test_only_blocks_in_int8_get_grids_and_shifts(blocks: tuple[BlockConfig, ...
         assert ((logits - LOGITS) ** 2).sum() / (LOGITS**2).sum() < 0.02
 
 
-def test_blocks_that_say_int8_are_calibrated_like_a_network_in_int8(calibrated: list[Mapping[str, Array]]) -> None:
+def test_blocks_that_say_int8_are_calibrated_like_a_network_in_int8(
+    calibrated: list[Mapping[str, Float32Array]],
+) -> None:
     found = calibrated_blocks(in_dtypes(*["int8"] * len(BLOCKS)), PARAMETERS, IMAGES, "float32")
     for mine, theirs in zip(found, calibrated, strict=True):
         assert mine.keys() == theirs.keys()

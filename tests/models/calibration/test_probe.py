@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from chanas.compiler.program import Form, Program, Value
+from chanas.core.arrays import Float32Array
 from chanas.models.calibration.probe import Values
 from chanas.operators.layout import Blocks
-from chanas.operators.precision import Array
 from chanas.operators.quantised import Grid
 
 RNG = np.random.default_rng(0)
@@ -24,11 +24,11 @@ SHAPES = {
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def on_the_grid(shape: tuple[int, ...]) -> Array:
+def on_the_grid(shape: tuple[int, ...]) -> Float32Array:
     return GRID.decode(GRID.encode(RNG.standard_normal(shape, dtype=np.float32)))
 
 
-def lying(x: Array, dtype: str) -> Values:
+def lying(x: Float32Array, dtype: str) -> Values:
     """The values of a program with one input, `x` in channel blocks, with other numbers where nothing is read."""
     value = Value(x.shape, lanes=8).in_form(Form(8, dtype))
     program = Program((value,), 8, grids={0: GRID})

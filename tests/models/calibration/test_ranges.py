@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chanas.core.arrays import Float32Array
 from chanas.models.calibration.ranges import METHODS, NUM_BINS, Histogram
-from chanas.operators.precision import Array
 from chanas.operators.quantised import Grid
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.standard_normal(200_000, dtype=np.float32)
 
 
-def seen(values: Array) -> Histogram:
+def seen(values: Float32Array) -> Histogram:
     histogram = Histogram.between(float(values.min()), float(values.max()))
     for part in np.array_split(values, 20):
         histogram.add(part)
@@ -24,7 +24,7 @@ def largest(grid: Grid) -> float:
     return float(grid.decode(np.array([255], np.uint8))[0])
 
 
-def squared_error(grid: Grid, values: Array) -> float:
+def squared_error(grid: Grid, values: Float32Array) -> float:
     return float(((grid.decode(grid.encode(values)) - values) ** 2).mean())
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from chanas.core.arrays import Array
 from chanas.errors import ModelError
 from chanas.models.graph import Constant
 from chanas.models.reading.reader import read_graph
-from chanas.models.sources.model import Array
 
 from ..onnx_files import onnx_model
 

@@ -11,10 +11,11 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from chanas.core.arrays import Array
 from chanas.errors import ModelError
 from chanas.models.graph import Constant
 from chanas.models.reading.reader import read_graph
-from chanas.models.sources.model import Array, TensorFacts
+from chanas.models.sources.model import TensorFacts
 
 from ..onnx_files import onnx_model
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 from onnx.backend.test.case.node import collect_testcases
 
-from chanas.models.sources.model import Array
+from chanas.core.arrays import Array
 from chanas.models.sources.onnx_models import _reference
 from chanas.models.sources.reference_operators import OPERATORS
 

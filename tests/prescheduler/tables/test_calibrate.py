@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from chanas.core import genome
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, encode
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import encode
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT, missed_bytes
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task

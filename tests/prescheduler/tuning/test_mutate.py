@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.statistics import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
 from chanas.prescheduler.tuning.mutate import breed, cross, mutate, start_probabilities

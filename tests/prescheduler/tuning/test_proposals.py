@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.errors import ConfigError, DataError
 from chanas.prescheduler.tuning.configurations import ConfigurationTable, read_configurations
 from chanas.prescheduler.tuning.proposals import (

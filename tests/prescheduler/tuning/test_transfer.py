@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import multivariate_t, norm
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.core.statistics import matern
 from chanas.prescheduler.tuning.transfer import (
     ALL,

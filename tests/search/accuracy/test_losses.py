@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, GenomeLayout, Genomes, plain, sample, with_random_dtypes
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import GenomeLayout, Genomes, plain, sample, with_random_dtypes
 from chanas.search.accuracy.losses import DtypeLosses, fit_losses
 from chanas.search.accuracy.predictor import AccuracyPredictor
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import FloatArray
 from chanas.core.blocks import BlockConfig
-from chanas.core.genome import BlockTable, FloatArray, Genomes, decode, encode, plain, sample
+from chanas.core.genome import BlockTable, Genomes, decode, encode, plain, sample
 from chanas.core.latency import LatencyTable
 from chanas.search.evolution.constraints import Constraint
 from chanas.search.evolution.dtypes import DtypeChoice

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import BlockTable, FloatArray, Genomes, canonical, sample
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import BlockTable, Genomes, canonical, sample
 from chanas.core.latency import LatencyLUT
 from chanas.errors import InfeasibleError
 from chanas.search.evolution.constraints import (

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from chanas.core.arch import SearchSpace
-from chanas.core.genome import FloatArray, Genomes
+from chanas.core.arrays import FloatArray
+from chanas.core.genome import Genomes
 from chanas.core.latency import LatencyLUT
 from chanas.errors import InfeasibleError
 from chanas.search.evolution.constraints import latency_constraint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.search.transfer.columns import (
     choice_columns,
     column_features,

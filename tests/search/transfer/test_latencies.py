@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.errors import LUTError
 from chanas.search.transfer.latencies import KnownDevices, adapt, fit_known
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chanas.core.genome import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.search.transfer.latencies import adapt, fit_known
 from chanas.search.transfer.leftover import regress, scales
 

@@ -15,10 +15,10 @@ import pytest
 from chanas.bundle.codesign import CoDesign
 from chanas.commands.search_text import bundle_lines
 from chanas.core.arch import Architecture, SearchSpace
+from chanas.core.arrays import Float32Array
 from chanas.errors import DataError
 from chanas.files.run import RunDirectory
 from chanas.network.folding import GRIDS
-from chanas.operators.precision import Array
 from chanas.search.cosearch import SearchOutcome
 from chanas.search.proof import Finalist, Proposal
 from chanas.search.target import SearchTarget
@@ -121,7 +121,7 @@ def test_a_device_elsewhere_is_judged_by_the_emulation(
 
 def test_a_supernet_without_train_images_cannot_be_calibrated(run: RunDirectory, architecture: Architecture) -> None:
     source = InInt8(run)
-    empty: Array = np.zeros(0, np.int64)  # type: ignore[assignment]
+    empty: Float32Array = np.zeros(0, np.int64)  # type: ignore[assignment]
     source.supernet.data = SimpleNamespace(indices=lambda _split: empty)  # type: ignore[misc, assignment]
     with pytest.raises(
         DataError, match="calibrated with train images, and the supernet has none; import it with --images"

@@ -32,10 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import BoolArray, FloatArray, IntArray
 from chanas.core.blocks import BlockConfig
-from chanas.core.genome import FloatArray
 from chanas.core.latency import LatencyLUT
 from chanas.core.statistics import distances, matern
 from chanas.errors import LUTError
@@ -56,7 +55,7 @@ _CONTRADICTED, _ROUNDS, _MOST_CONTRADICTED = 3.0, 3, 0.5
 # A distance, in lengths, at which the kernel is zero: what is infinitely far apart has none.
 _NEVER = 1e3
 
-Indices = Sequence[int] | npt.NDArray[np.int64]
+Indices = Sequence[int] | IntArray
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Prior:
     """
 
     log_seconds: FloatArray
-    known: npt.NDArray[np.bool_]
+    known: BoolArray
     parts: Parts
     operator_distance: FloatArray
     block_distance: FloatArray

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.core.blocks import BlockConfig
-from chanas.core.genome import FloatArray
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 
@@ -35,7 +34,7 @@ class Parts:
     """
 
     operators: tuple[Workload, ...]
-    families: npt.NDArray[np.int64]
+    families: IntArray
     of_operator: FloatArray
     of_cost: FloatArray
     seconds: FloatArray

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from chanas.core.statistics import FloatArray, tau_beyond_noise
+from chanas.core.arrays import FloatArray
+from chanas.core.statistics import tau_beyond_noise
 
 # Seconds this close to each other, as a share, say nothing of their order: a timing repeats to 1–3 %.
 _NOISE = 0.03

@@ -11,7 +11,7 @@ import numpy as np
 
 from chanas.compiler.backends import backend_of
 from chanas.compiler.space import Point, ScheduleSpace
-from chanas.core.statistics import FloatArray
+from chanas.core.arrays import FloatArray
 from chanas.core.target import HardwareTarget
 from chanas.prescheduler.ideas import description
 from chanas.prescheduler.records.store import TuningRecord

@@ -20,11 +20,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from chanas.core.statistics import FloatArray, distances, matern
-
-IntArray = npt.NDArray[np.int64]
+from chanas.core.arrays import FloatArray, IntArray
+from chanas.core.statistics import distances, matern
 
 _OFFSET = 0.5
 # Mean and deviation of the logarithms: lengths relative to the root of F, s², and the variance of the noise.

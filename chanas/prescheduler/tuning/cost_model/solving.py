@@ -9,10 +9,10 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.core.codec import fields_to_json, from_json, to_json
-from chanas.core.statistics import FloatArray
 from chanas.measuring.fleet import Compute
-from chanas.prescheduler.tuning.cost_model.regression import IntArray, Parameters, Regression, fit
+from chanas.prescheduler.tuning.cost_model.regression import Parameters, Regression, fit
 
 Json = dict[str, Any]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import Array, FloatArray, IntArray
 from chanas.errors import ConfigError
-from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
+from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.judging import held_out
-from chanas.prescheduler.tuning.offline.primitives import Int64Array, Rows
+from chanas.prescheduler.tuning.offline.primitives import Rows
 
 PACKAGES = {"xgb": "xgboost", "lgbm": "lightgbm"}
 _ARRAY = "booster"
@@ -90,9 +90,7 @@ class BoosterLearner:
     def __post_init__(self) -> None:
         library_of(self.name)
 
-    def fit(
-        self, data: Dataset, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
-    ) -> dict[str, npt.NDArray[Any]]:
+    def fit(self, data: Dataset, seed: int, start: Mapping[str, Array] | None, progress: bool) -> dict[str, Array]:
         """Teach trees, or add some to those of `start`."""
         learning, judging = (_Part(data.of(chosen)) for chosen in held_out(len(data), seed))
         fit = _fit_xgb if self.name == "xgb" else _fit_lgbm
@@ -101,7 +99,7 @@ class BoosterLearner:
         )
         return {_ARRAY: np.frombuffer(content, dtype=np.uint8)}
 
-    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Callable[[Rows], FloatArray]:
+    def load(self, arrays: Mapping[str, Array]) -> Callable[[Rows], FloatArray]:
         """Scores float64[N] of normalised rows: the sums of the rows' scores."""
         library, content = library_of(self.name), arrays[_ARRAY].tobytes()
         if self.name == "lgbm":
@@ -161,7 +159,7 @@ def _fit_lgbm(library: Any, learning: _Part, judging: _Part, seed: int, start: b
     return bytes(booster.model_to_string(num_iteration=booster.best_iteration or -1).encode())
 
 
-def _sums(owners: Int64Array, score: FloatArray, num: int) -> FloatArray:
+def _sums(owners: IntArray, score: FloatArray, num: int) -> FloatArray:
     """float64[N]: the sums of the rows' scores."""
     sums: FloatArray = np.bincount(owners, weights=score, minlength=num).astype(np.float64)
     return sums

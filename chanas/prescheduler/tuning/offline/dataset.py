@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chanas.compiler.space import Point
+from chanas.core.arrays import Float32Array, FloatArray, IntArray
 from chanas.core.target import HardwareTarget
 from chanas.errors import DataError, one_line
 from chanas.files.writing import replacing
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.tuning.offline import primitives
-from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array, Rows
+from chanas.prescheduler.tuning.offline.primitives import Rows
 
 SCHEMA = 1
 _ARCHIVE = b"PK\x03\x04"
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Dataset:
 
     devices: tuple[Source, ...]
     tasks: tuple[Task, ...]
-    task: Int64Array
+    task: IntArray
     points: tuple[Point, ...]
     latency_s: FloatArray
     label: Float32Array
@@ -63,11 +61,11 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.task)
 
-    def counts(self) -> Int64Array:
+    def counts(self) -> IntArray:
         """int64[T]: records of each task."""
         return np.bincount(self.task, minlength=len(self.tasks)).astype(np.int64)
 
-    def of(self, chosen: Int64Array) -> Dataset:
+    def of(self, chosen: IntArray) -> Dataset:
         """Some records, in that order, with the labels that they have; devices and tasks keep their places."""
         return dataclasses.replace(
             self,
@@ -79,7 +77,7 @@ class Dataset:
         )
 
 
-def labels(task: Int64Array, latency_s: FloatArray) -> Float32Array:
+def labels(task: IntArray, latency_s: FloatArray) -> Float32Array:
     """float32[N]: the task's shortest latency over the record's. int64[N], float64[N] above zero."""
     best_s = np.full(int(task.max(initial=-1)) + 1, np.inf)
     np.minimum.at(best_s, task, latency_s)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from chanas.core.arrays import Float32Array, FloatArray, IntArray
 from chanas.errors import DataError
-from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
-from chanas.prescheduler.tuning.offline.primitives import Float32Array, Int64Array
+from chanas.prescheduler.tuning.offline.dataset import Dataset
 
 TRAINING_SHARE = 0.9
 _HELD_OUT = 0.1
@@ -29,13 +29,13 @@ MIN_RECORDS = 4
 class Split(NamedTuple):
     """Places of records, int64 each: to learn from, and to be judged by."""
 
-    train: Int64Array
-    test: Int64Array
+    train: IntArray
+    test: IntArray
 
 
 def sample_by_flops(
     data: Dataset, share: float = SAMPLED_SHARE, min_records: int = MIN_RECORDS, seed: int = 0
-) -> Int64Array:
+) -> IntArray:
     """The records, in order, of some tasks that are drawn without replacement, each with a probability in proportion to
     the number of tasks that have as many FLOPs, until `share` of all records is reached.
 
@@ -98,14 +98,14 @@ def split(data: Dataset, name: str, seed: int = 0, share: float = TRAINING_SHARE
     return parts
 
 
-def held_out(num: int, seed: int) -> tuple[Int64Array, Int64Array]:
+def held_out(num: int, seed: int) -> tuple[IntArray, IntArray]:
     """Places of records to learn from, and of those that tell when to stop; of fewer than 20, all are both."""
     order = np.random.default_rng(seed).permutation(num).astype(np.int64)
     cut = int(num * _HELD_OUT)
     return (order, order) if num < 20 else (order[cut:], order[:cut])
 
 
-def _first(group: Int64Array, order: Int64Array, share: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _first(group: IntArray, order: IntArray, share: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """bool[N]: records of the first groups in order, without the one that would leave nothing."""
     counts = np.array([np.count_nonzero(group == g) for g in order])
     before = np.cumsum(counts) - counts
@@ -159,7 +159,7 @@ def peak_at(num: int, score: FloatArray, label: Float32Array) -> float:
     return float(label[chosen].max() / label.max())
 
 
-def judge(score: FloatArray, label: Float32Array, task: Int64Array) -> Metrics:
+def judge(score: FloatArray, label: Float32Array, task: IntArray) -> Metrics:
     """All figures. float64[N], float32[N], int64[N].
 
     Raises:

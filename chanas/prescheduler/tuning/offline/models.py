@@ -14,21 +14,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import Array, Float32Array, FloatArray, IntArray
 from chanas.errors import CheckpointError, ConfigError, one_line, unknown_name
 from chanas.files.writing import replacing
 from chanas.prescheduler.tuning.offline.boosters import PACKAGES, BoosterLearner
-from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
-from chanas.prescheduler.tuning.offline.primitives import (
-    NUM_VALUES,
-    SLOTS,
-    WIDTH,
-    Float32Array,
-    Int64Array,
-    Rows,
-    flatten,
-)
+from chanas.prescheduler.tuning.offline.dataset import Dataset
+from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, WIDTH, Rows, flatten
 
 SCHEMA = 1
 MODELS = ("attention", "mlp", *PACKAGES)
@@ -37,7 +29,7 @@ _FEATURES = "primitives"
 """Features that every model reads, as its file names them."""
 
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+Arrays = Mapping[str, Array]
 
 
 class Learner(Protocol):
@@ -130,7 +122,7 @@ class OfflineModel:
         return self.kind.learner.load(self.arrays)
 
 
-def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress: bool = True) -> OfflineModel:
+def train(data: Dataset, chosen: IntArray, kind: Kind, seed: int = 0, progress: bool = True) -> OfflineModel:
     """A model that learns from some records of a data set.
 
     Raises:
@@ -140,7 +132,7 @@ def train(data: Dataset, chosen: Int64Array, kind: Kind, seed: int = 0, progress
     return _learn(OfflineModel(kind, *_scales(part, kind), {}), part, seed, progress)
 
 
-def train_further(model: OfflineModel, data: Dataset, chosen: Int64Array, seed: int = 0) -> OfflineModel:
+def train_further(model: OfflineModel, data: Dataset, chosen: IntArray, seed: int = 0) -> OfflineModel:
     """The model after a few records of another device: networks learn slowly, trees get further ones.
 
     Raises:

@@ -10,17 +10,16 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from chanas.core.arrays import Array, FloatArray, IntArray
 from chanas.core.progress import progress_bar
-from chanas.prescheduler.tuning.offline.dataset import Dataset, FloatArray
+from chanas.prescheduler.tuning.offline.dataset import Dataset
 from chanas.prescheduler.tuning.offline.judging import held_out
-from chanas.prescheduler.tuning.offline.primitives import WIDTH, Int64Array, Rows
+from chanas.prescheduler.tuning.offline.primitives import WIDTH, Rows
 
 _HIDDEN, _HEADS = 64, 4
 _BATCH, _ASKED_AT_ONCE = 128, 4096
@@ -74,12 +73,12 @@ def make_network(name: str, seed: int) -> nn.Module:
         return NETWORKS[name]()
 
 
-def arrays_of(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
+def arrays_of(network: nn.Module) -> dict[str, Array]:
     """Weights by name, as copies."""
     return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
 
 
-def read_network(name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> nn.Module:
+def read_network(name: str, arrays: Mapping[str, Array]) -> nn.Module:
     """A network with these weights.
 
     Raises:
@@ -130,16 +129,14 @@ class NetworkLearner:
     name: str
     loss: str
 
-    def fit(
-        self, data: Dataset, seed: int, start: Mapping[str, npt.NDArray[Any]] | None, progress: bool
-    ) -> dict[str, npt.NDArray[Any]]:
+    def fit(self, data: Dataset, seed: int, start: Mapping[str, Array] | None, progress: bool) -> dict[str, Array]:
         """Teach a network, or one with the weights of `start` further."""
         network = make_network(self.name, seed) if start is None else read_network(self.name, start)
         with _one_thread():
             _fit(network, data, self.loss, seed, _TRAINING if start is None else _FINE_TUNING, progress)
         return arrays_of(network)
 
-    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Callable[[Rows], FloatArray]:
+    def load(self, arrays: Mapping[str, Array]) -> Callable[[Rows], FloatArray]:
         """Scores float64[N] of normalised rows; for `rmse` in (0, 1), as labels are."""
         network = read_network(self.name, arrays)
         return lambda rows: _scores(network, rows, self.loss)
@@ -204,7 +201,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _batches(task: Int64Array, loss: str, rng: np.random.Generator) -> Iterator[Int64Array]:
+def _batches(task: IntArray, loss: str, rng: np.random.Generator) -> Iterator[IntArray]:
     """Places in random order; for a loss of pairs, records of one task side by side."""
     order = rng.permutation(len(task)).astype(np.int64)
     if loss != "rmse":

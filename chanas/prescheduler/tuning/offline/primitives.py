@@ -30,11 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chanas.compiler.space import Named, Point, ScheduleSpace
+from chanas.core.arrays import Float32Array, IntArray
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
-
-Float32Array = npt.NDArray[np.float32]
-Int64Array = npt.NDArray[np.int64]
 
 _LOOPS = ("m", "n", "k", "h", "w", "c", "tap")
 _CHOICES = {
@@ -68,7 +66,7 @@ Primitive = tuple[str, tuple[float, ...]]
 _BYTES = {"float64": 8, "int64": 8, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1, "uint8": 1}
 
 
-def offsets_of(lengths: npt.ArrayLike) -> Int64Array:
+def offsets_of(lengths: npt.ArrayLike) -> IntArray:
     """int64[N + 1]: where each of N parts that follow one another begins, and the end; lengths int64[N]."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
@@ -79,22 +77,22 @@ class Rows:
     `values[offsets[i] : offsets[i + 1]]`."""
 
     values: Float32Array
-    offsets: Int64Array
+    offsets: IntArray
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @property
-    def lengths(self) -> Int64Array:
+    def lengths(self) -> IntArray:
         """int64[N]: rows of each record."""
         return np.diff(self.offsets)
 
     @property
-    def owners(self) -> Int64Array:
+    def owners(self) -> IntArray:
         """int64[R]: the record of each row."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
 
-    def of(self, chosen: Int64Array) -> Rows:
+    def of(self, chosen: IntArray) -> Rows:
         """The rows of some records, in that order."""
         lengths = self.lengths[chosen]
         offsets = offsets_of(lengths)

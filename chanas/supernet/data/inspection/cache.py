@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import PIL
 
+from chanas.core.arrays import IntArray
 from chanas.errors import one_line
 from chanas.files.writing import file_digest
 from chanas.network import pictures
@@ -56,7 +55,7 @@ class PictureCache:
     def __init__(self, database: sqlite3.Connection | None) -> None:
         self._database = database
 
-    def known(self, stamps: npt.NDArray[np.int64]) -> dict[int, PictureFacts]:
+    def known(self, stamps: IntArray) -> dict[int, PictureFacts]:
         """The known facts about the pictures of `stamps` int64[N, 5], by their place in it."""
         if self._database is None:
             return {}
@@ -71,7 +70,7 @@ class PictureCache:
             return {}
         return {number: PictureFacts._make(facts) for number, *facts in found}
 
-    def keep(self, stamps: npt.NDArray[np.int64], facts: Iterable[PictureFacts]) -> None:
+    def keep(self, stamps: IntArray, facts: Iterable[PictureFacts]) -> None:
         """Remember facts of the pictures of `stamps` int64[N, 5]."""
         if self._database is None:
             return

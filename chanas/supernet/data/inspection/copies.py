@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from chanas.core.arrays import BoolArray
 from chanas.supernet.data.image_source import ImageSource
 
 _MIN_LEFT = 4  # images of a class, one for each split
 
 
-def official_part(source: ImageSource) -> npt.NDArray[np.bool_]:
+def official_part(source: ImageSource) -> BoolArray:
     """bool[N]: the images of the official test and holdout parts."""
     masks = [mask for mask in (source.is_test, source.is_holdout) if mask is not None]
     return np.logical_or.reduce(masks) if masks else np.zeros(len(source.labels), bool)
 
 
-def leaked(source: ImageSource) -> npt.NDArray[np.bool_]:
+def leaked(source: ImageSource) -> BoolArray:
     """bool[N]: images to train on that have a copy in an official part, and images of the official holdout part that
     have one in the test part; none where too few would be left without them."""
     found = _in_later_parts(source)
@@ -26,7 +26,7 @@ def leaked(source: ImageSource) -> npt.NDArray[np.bool_]:
     return found if enough and (holdout is None or (holdout & ~found).any()) else np.zeros_like(found)
 
 
-def _in_later_parts(source: ImageSource) -> npt.NDArray[np.bool_]:
+def _in_later_parts(source: ImageSource) -> BoolArray:
     digests, official = source.image_digests(), official_part(source)
     if digests is None:
         return np.zeros_like(official)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from chanas.core.arrays import IntArray
 from chanas.core.progress import progress_bar
 from chanas.errors import DataError
 from chanas.network.pictures import read_picture
@@ -60,7 +60,7 @@ def picture_facts(source: EncodedSource, progress: bool) -> list[PictureFacts]:
     return [facts[i] for i in range(len(source.keys))]
 
 
-def _read(source: EncodedSource, indices: npt.NDArray[np.int64]) -> Iterator[tuple[list[int], list[PictureFacts]]]:
+def _read(source: EncodedSource, indices: IntArray) -> Iterator[tuple[list[int], list[PictureFacts]]]:
     """Yield the pictures at `indices`, some at a time, in order."""
     ends = np.cumsum(source.sizes[indices]) // _CHUNK_BYTES + np.arange(len(indices)) // _CHUNK_PICTURES
     chunks = [part.tolist() for part in np.split(indices, np.flatnonzero(np.diff(ends)) + 1) if len(part)]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from chanas.compiler.backends import schedule_space
+from chanas.core.arrays import FloatArray
 from chanas.core.effort import Search
-from chanas.core.statistics import FloatArray
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.gaussian_process import GaussianProcessModel

@@ -9,8 +9,9 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import kendalltau
 
+from chanas.core.arrays import FloatArray, IntArray
 from chanas.prescheduler.tuning.cost_model import regression
-from chanas.prescheduler.tuning.cost_model.regression import FloatArray, IntArray, Parameters, Regression, fit
+from chanas.prescheduler.tuning.cost_model.regression import Parameters, Regression, fit
 
 NOISE = 0.02
 

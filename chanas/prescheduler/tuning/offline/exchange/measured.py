@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chanas.compiler.space import Point
+from chanas.core.arrays import Float32Array
 from chanas.core.gpu import GPUFeatures
 from chanas.core.target import HardwareTarget, fingerprint
 from chanas.core.units import is_seconds
@@ -13,7 +14,6 @@ from chanas.core.usage import TargetName
 from chanas.errors import printable
 from chanas.prescheduler.records.sources import Source
 from chanas.prescheduler.tuning.offline.exchange.reading import UnusableError
-from chanas.prescheduler.tuning.offline.primitives import Float32Array
 
 NO_SPACE = 0
 """Version of the schedule spaces of points that are of none of ours."""

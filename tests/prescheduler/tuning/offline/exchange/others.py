@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS, Float32Array
+from chanas.core.arrays import Float32Array
+from chanas.prescheduler.tuning.offline.primitives import NUM_VALUES, SLOTS
 
 CPU_TARGET = "llvm -keys=cpu -mcpu=core-avx2 -model=platinum-8272"
 HARDWARE = [16, 64, 64, 0, 0, 0, 0, 0]
