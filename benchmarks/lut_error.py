@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
-import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,6 +32,7 @@ from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.blocks import BlockConfig
 from chanas.core.effort import TableEffort
 from chanas.core.latency import LatencyLUT
+from chanas.core.statistics import kendall_tau
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
@@ -67,13 +66,6 @@ class Pair:
     def calibrated_error(self) -> float | None:
         """The same of the calibrated sum."""
         return None if self.calibrated_s is None else self.calibrated_s / self.measured_s - 1.0
-
-
-def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of pairs in the same order minus the share in the other (ties count for neither); NaN of fewer than two."""
-    pairs = list(itertools.combinations(zip(first, second, strict=True), 2))
-    signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in pairs]
-    return (sum(s > 0 for s in signs) - sum(s < 0 for s in signs)) / len(pairs) if pairs else math.nan
 
 
 def figures_of(pairs: Sequence[Pair]) -> dict[str, Figure]:

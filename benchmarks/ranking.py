@@ -57,7 +57,7 @@ from torch.nn import functional as F
 
 from chanas.core.arch import Architecture
 from chanas.core.arrays import FloatArray
-from chanas.core.statistics import kendall_tau
+from chanas.core.statistics import kendall_tau, spearman
 from chanas.files.writing import read_json, write_json
 from chanas.network.static import StaticNetwork
 from chanas.supernet.data.images import ImageData, load_data
@@ -169,10 +169,9 @@ def pearson(left: FloatArray, right: FloatArray) -> float:
     return float(np.corrcoef(left, right)[0, 1]) if left.std() > 0 and right.std() > 0 else 0.0
 
 
-def spearman(left: FloatArray, right: FloatArray) -> float:
-    from scipy.stats import rankdata
-
-    return pearson(rankdata(left), rankdata(right))
+def rho(left: FloatArray, right: FloatArray) -> float:
+    """Spearman's ρ; 0 where one side has no order at all."""
+    return spearman(left, right) or 0.0
 
 
 def within(groups: npt.NDArray[np.int64], correlation: Correlation) -> Correlation:
@@ -349,7 +348,7 @@ def report(
     correlations: dict[str, Correlation] = {
         "Kendall": tau,
         "Kendall, one resolution": within(resolutions, tau),
-        "Spearman": spearman,
+        "Spearman": rho,
         "Pearson": pearson,
     }
     summary = summarise(correlations, truth, found, costs)

@@ -40,9 +40,10 @@ from common import Figure, finish
 from threadpoolctl import threadpool_limits
 
 from chanas.core.arrays import FloatArray
+from chanas.core.statistics import spearman
 from chanas.errors import ChanasError, DataError
 from chanas.prescheduler.tuning.configurations import read_configurations
-from chanas.prescheduler.tuning.proposals import CLOSE, gaps, play, rank_correlation, trials_until
+from chanas.prescheduler.tuning.proposals import CLOSE, gaps, play, trials_until
 from chanas.prescheduler.tuning.transfer import TransferSearch
 
 BUDGETS, QUICK_BUDGETS = (0, 10, 30, 100), (0, 10)
@@ -158,7 +159,7 @@ def nearest(sources: FloatArray, truth: FloatArray) -> Order:
     for _ in range(len(truth)):
         chosen = 0
         if len(tried) > 2:
-            chosen = int(np.argmax([rank_correlation(s[tried], truth[tried]) for s in sources.T]))
+            chosen = int(np.argmax([spearman(s[tried], truth[tried]) or 0.0 for s in sources.T]))
         index = int(orders[chosen][np.argmin(is_tried[orders[chosen]])])
         yield index, functools.partial(sources.__getitem__, (slice(None), chosen))
         tried.append(index)
@@ -307,8 +308,8 @@ def pair_shares(space: Space, reached: Sequence[Reached]) -> dict[str, float]:
             own = [r.trials[0] for r in reached if (r.device, r.source, r.kind) == (device, source, "real")]
             alone = [r.trials[0] for r in reached if (r.device, r.kind) == (device, GP)]
             if own and alone:
-                alike = rank_correlation(space.log_latencies[:, a], space.log_latencies[:, b]) >= ALIKE
-                shares["alike" if alike else "unlike"].append(float(np.mean(own) / np.mean(alone)))
+                correlation = spearman(space.log_latencies[:, a], space.log_latencies[:, b]) or 0.0
+                shares["alike" if correlation >= ALIKE else "unlike"].append(float(np.mean(own) / np.mean(alone)))
     return {kind: float(np.mean(values)) if values else math.nan for kind, values in shares.items()}
 
 

@@ -28,11 +28,12 @@ from typing import Any
 
 from common import Figure, finish, geometric_mean
 from contenders import Contender, ContenderError, time_in_turns
-from lut_error import kendall_tau, stored_table
+from lut_error import stored_table
 from network_latency import CHANNELS_LAST, TOLERANCE, Compared, export_onnx, print_table, relative_error
 
 from chanas.core.arch import Architecture, SearchSpace
 from chanas.core.latency import LatencyLUT
+from chanas.core.statistics import kendall_tau
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError

@@ -1,4 +1,4 @@
-"""Statistics that several parts share: samples, a kernel, its distances, expected improvement, rank correlation."""
+"""Statistics that several parts share: samples, a kernel, distances, expected improvement, a fit, rank correlations."""
 
 from __future__ import annotations
 
@@ -39,12 +39,34 @@ def expected_improvement(best: float, mean: FloatArray, deviation: FloatArray) -
     return improvement
 
 
-def kendall_tau(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> float | None:
-    """Kendall's τ-b of two float[N], -1 to 1, or None when one side has no order at all. Takes N² memory."""
-    left, right = np.asarray(truth, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
-    left_order, right_order = (np.sign(v[:, None] - v).astype(np.int8) for v in (left, right))
-    pairs = float(np.count_nonzero(left_order)) * float(np.count_nonzero(right_order))
-    return float((left_order * right_order).sum(dtype=np.int64)) / math.sqrt(pairs) if pairs else None
+def relative_fit(design: FloatArray, truth: FloatArray) -> FloatArray:
+    """float64[T] non-negative coefficients of the terms float64[N, T], least squares of the *relative* error."""
+    from scipy.optimize import nnls
+
+    relative = design / truth[:, None]
+    size = np.abs(relative).max(axis=0)
+    size[size == 0.0] = 1.0  # no row has anything of it
+    out: FloatArray = nnls(relative / size, np.ones(len(truth)))[0] / size
+    return out
+
+
+def kendall_tau(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
+    """Kendall's τ-b of two float[N], -1 to 1, or None when one side has no order at all."""
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(a, b).statistic) if _have_orders(a, b) else None
+
+
+def spearman(a: FloatArray, b: FloatArray) -> float | None:
+    """Spearman's rank correlation over what is finite in both of two float64[N], or None as above."""
+    from scipy.stats import spearmanr
+
+    both = np.isfinite(a) & np.isfinite(b)
+    return float(spearmanr(a[both], b[both]).statistic) if _have_orders(a[both], b[both]) else None
+
+
+def _have_orders(*values: npt.ArrayLike) -> bool:
+    return all(len(np.unique(own)) > 1 for own in values)
 
 
 def tau_beyond_noise(predicted: FloatArray, seconds: FloatArray, noise: float) -> float | None:

@@ -1,5 +1,5 @@
 """Tables in CSV files of what was timed on several devices: a row for each thing, a column `DEVICE_ms` for each device,
-and columns of any other names that say what the thing is."""
+and columns of any other names that say what the thing is; a column of more than 100 words names things."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chanas.errors import DataError
-from chanas.files.csv_files import read_csv
+from chanas.files.csv_files import as_numbers, read_csv
 
 LATENCY = "_ms"
+_MAX_WORDS = 100
 
 
 class DeviceColumns(NamedTuple):
@@ -50,3 +51,8 @@ def milliseconds(cell: str) -> float:
     except ValueError:
         return math.nan
     return value if 0.0 < value < math.inf else math.nan
+
+
+def name_things(cells: Sequence[str]) -> bool:
+    """Whether there are so many words that these can only be names of rows."""
+    return len(set(cells)) > _MAX_WORDS and as_numbers(cells) is None

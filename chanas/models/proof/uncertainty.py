@@ -20,6 +20,7 @@ from chanas.core.arrays import Array
 from chanas.errors import ModelError
 from chanas.models.proof.reference import Reference
 from chanas.models.proof.rounding import STEPS, Growth, allowed, moved_inputs
+from chanas.models.reading.quantised import reads_steps
 from chanas.models.sources.model import OpenedModel
 from chanas.models.sources.onnx_models import values_of
 
@@ -27,11 +28,10 @@ _PASSED_ON = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _CHOOSING = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
 """Operators that give places, and which of their outputs these are."""
 _WEIGHTED = (
-    *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "DequantizeLinear"),
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN"),
     *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization"),
-    *("QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd", "QLinearMul"),
 )
-"""Operators that read weights, or steps of whole numbers. Constants of others may be sizes, limits or powers, which
+"""Operators that read weights. Constants of others may be sizes, limits or powers, which
 don't move."""
 
 
@@ -82,7 +82,8 @@ def _with_moved_weights(proto: Any, steps: int, rng: np.random.Generator) -> Any
 
     copy = ModelProto()
     copy.CopyFrom(proto)
-    weights = {name for node in copy.graph.node if node.op_type in _WEIGHTED for name in node.input[1:]}
+    weighted = [node for node in copy.graph.node if node.op_type in _WEIGHTED or reads_steps(node.op_type)]
+    weights = {name for node in weighted for name in node.input[1:]}
     weights |= {node.input[0] for node in copy.graph.node if node.op_type == "MatMul"}
     tensors = {tensor.name: tensor for tensor in copy.graph.initializer}
     for node in reversed(copy.graph.node):

@@ -18,6 +18,11 @@ from chanas.models.reading.products import WINDOW
 _TYPES = ("int8", "uint8", "int16", "uint16")
 
 
+def reads_steps(operator: str) -> bool:
+    """Whether ONNX's operator reads whole numbers with the steps that they stand for, as quantised networks do."""
+    return operator.startswith("QLinear") or operator in ("DequantizeLinear", "QGemm")
+
+
 def _by_axis(call: Call, position: int, axis: int) -> Read:
     """A scale or a zero point as broadcast along an axis, or for blocks of `block_size` numbers along it."""
     make, x, shape = call.make, call.input(position), call.shape(0)

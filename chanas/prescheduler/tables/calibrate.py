@@ -21,6 +21,7 @@ from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.arrays import FloatArray
 from chanas.core.effort import MIN_NETWORKS
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT
+from chanas.core.statistics import kendall_tau, relative_fit
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
@@ -87,18 +88,6 @@ def weight_bytes(
     return np.array([float(sum(lut.weight_bytes(b) for b in a.blocks(space, num_classes))) for a in architectures])
 
 
-def fit(design: FloatArray, measured_s: FloatArray) -> FloatArray:
-    """float64[T] non-negative coefficients of the terms float64[N, T], least squares of the *relative* error."""
-    from scipy.optimize import nnls
-
-    weighted = design / measured_s[:, None]
-    size = np.abs(weighted).max(axis=0)
-    size[size == 0.0] = 1.0  # nothing of a term in these networks
-    solution, _ = nnls(weighted / size, np.ones(len(measured_s)))
-    coefficients: FloatArray = solution / size
-    return coefficients
-
-
 @dataclass(frozen=True)
 class Fit:
     """Coefficients of the terms float64[3], and of a fourth one where there is one."""
@@ -125,18 +114,18 @@ def best_fit(design: FloatArray, weight_bytes: FloatArray, measured_s: FloatArra
         extended = np.column_stack([design, missed])
         error = _left_out_error(extended, measured_s)
         if error < min(chosen_error, plain_error - _WORTH_ERROR):
-            *coefficients, s_per_byte = fit(extended, measured_s)
+            *coefficients, s_per_byte = relative_fit(extended, measured_s)
             misses = dataclasses.replace(misses, s_per_byte=float(s_per_byte))
             if (misses.seconds_in_rows(weight_bytes) > _MOST_OF_ROWS * design[:, 1]).any():
                 continue
             chosen, chosen_error = Fit(np.array(coefficients), misses), error
-    return chosen or Fit(fit(design, measured_s), None)
+    return chosen or Fit(relative_fit(design, measured_s), None)
 
 
 def _left_out_error(design: FloatArray, measured_s: FloatArray) -> float:
     """Mean relative error of networks that are left out of the fit, one at a time."""
     everyone = np.arange(len(measured_s))
-    predicted = [design[i] @ fit(design[everyone != i], measured_s[everyone != i]) for i in everyone]
+    predicted = [design[i] @ relative_fit(design[everyone != i], measured_s[everyone != i]) for i in everyone]
     return float(np.abs(predicted / measured_s - 1.0).mean())
 
 
@@ -169,8 +158,6 @@ def calibrate(
     Raises:
         MeasureError: fewer than six networks could be measured.
     """
-    from scipy.stats import kendalltau
-
     space, num_classes = task.space, task.num_classes
     architectures = draw_architectures(space, num_networks, seed, sub_spaces)
     outcomes = measure_networks(lut, space, target, num_classes, architectures, progress, open_pool)
@@ -187,7 +174,6 @@ def calibrate(
     start_s, scale, boundary_s = found.coefficients.tolist()
     error = left_out_predictions(design, weights, measured_s, l2_bytes) / measured_s - 1.0
     raw_error = design[:, 1] / measured_s - 1.0
-    tau = kendalltau(found.predict(design, weights), measured_s).statistic
     return Calibration(
         start_s=start_s,
         scale=scale,
@@ -195,7 +181,7 @@ def calibrate(
         num_networks=len(measured_s),
         mape=float(np.abs(error).mean()),
         worst=float(np.abs(error).max()),
-        kendall_tau=float(np.nan_to_num(tau)),  # not a number when all predictions are alike
+        kendall_tau=kendall_tau(found.predict(design, weights), measured_s) or 0.0,
         uncorrected_mape=float(np.abs(raw_error).mean()),
         misses=found.misses,
         disagreement=max((o.disagreement for o in outcomes if o.disagreement is not None), default=None),

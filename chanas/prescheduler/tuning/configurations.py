@@ -17,12 +17,11 @@ import numpy as np
 
 from chanas.core.arrays import FloatArray
 from chanas.errors import ConfigError, DataError, printable, unknown_name
-from chanas.files.csv_files import as_numbers, write_csv
-from chanas.files.device_columns import LATENCY, milliseconds, read_device_columns
+from chanas.files.csv_files import write_csv
+from chanas.files.device_columns import LATENCY, milliseconds, name_things, read_device_columns
 from chanas.prescheduler.tuning.transfer import encode
 
 _PROPOSED = "_proposed"
-_MAX_WORDS = 100
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,7 @@ class ConfigurationTable:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Columns that name configurations."""
-        return tuple(
-            name for name, cells in self._others.items() if len(set(cells)) > _MAX_WORDS and as_numbers(cells) is None
-        )
+        return tuple(name for name, cells in self._others.items() if name_things(cells))
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, Sequence[str]]:

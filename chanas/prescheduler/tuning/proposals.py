@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from chanas.core.arrays import FloatArray
+from chanas.core.statistics import spearman
 from chanas.core.units import format_latency
 from chanas.errors import ConfigError, DataError, printable
 from chanas.files.device_columns import LATENCY
@@ -146,7 +147,7 @@ def propose(
 class Played:
     """Searches on a device where the configurations were measured, with other devices and without any.
 
-    rank_correlations  by other device
+    rank_correlations  Spearman's, by other device; 0 where there is none
     limit              trials after which a search ended
     helped, alone      by percent, the mean number of trials until a search came so close to the best of all; one that
                        did not counts as one more than `limit`
@@ -222,7 +223,7 @@ def simulate(
         curves = [gaps(play(x, with_sources, truth, rng, num_trials), truth) for rng in seeds]
         return {p: float(np.mean([trials_until(curve, close) for curve in curves])) for p, close in CLOSE.items()}
 
-    alike = {name: rank_correlation(column, truth) for name, column in zip(others, known.T, strict=True)}
+    alike = {name: spearman(column, truth) or 0.0 for name, column in zip(others, known.T, strict=True)}
     helped, alone = mean_trials(known), mean_trials(known[:, :0])
     return Played(table, device, len(rows), alike, num_trials, num_seeds, helped, alone)
 
@@ -251,14 +252,3 @@ def gaps(tried: Sequence[int], truth: FloatArray) -> list[float]:
 def trials_until(curve: Sequence[float], close: float) -> int:
     """Trials until the gap is at most `close`; one more than there are when it never is."""
     return next((i + 1 for i, gap in enumerate(curve) if gap <= close), len(curve) + 1)
-
-
-def rank_correlation(a: FloatArray, b: FloatArray) -> float:
-    """Spearman's, over what works on both; 0 where it is not defined."""
-    from scipy.stats import rankdata
-
-    both = np.isfinite(a) & np.isfinite(b)
-    ranks = [rankdata(v[both]) for v in (a, b)]
-    if both.sum() < 2 or any(np.ptp(r) == 0.0 for r in ranks):
-        return 0.0
-    return float(np.corrcoef(ranks)[0, 1])

@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from chanas.core.arrays import FloatArray
 from chanas.files.csv_files import as_numbers
+from chanas.files.device_columns import name_things
 
-# A slot of numbers with more values than this is a quantity, not a choice; one with more words names rows.
-_MAX_CHOICES, _MAX_WORDS = 16, 100
+# A slot of numbers with more values than this is a quantity, not a choice.
+_MAX_CHOICES = 16
 # Columns of products of two slots' words: all pairs where that is no more than these, else those of one place.
 _MAX_PRODUCTS = 600
 
@@ -33,11 +34,7 @@ def slots_of(columns: Mapping[str, Sequence[str]]) -> list[npt.NDArray[np.str_]]
 
 def names_of_rows(columns: Mapping[str, Sequence[str]]) -> list[str]:
     """Columns that have a slot of so many words that these can only be names of rows; others are features."""
-    return [
-        name
-        for name, slots in _by_column(columns)
-        if any(as_numbers(slot) is None and len(np.unique(slot)) > _MAX_WORDS for slot in slots)
-    ]
+    return [name for name, slots in _by_column(columns) if any(name_things(slot.tolist()) for slot in slots)]
 
 
 def choice_columns(columns: Mapping[str, Sequence[str]]) -> FloatArray:

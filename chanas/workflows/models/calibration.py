@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from chanas.prescheduler.tuning.warm_start import WarmStart
 
 FEWEST_PICTURES = 8
-_OF_QUANTISERS = ("DequantizeLinear", "QLinear", "QGemm")
-"""Beginnings of the names of ONNX's operators that quantised networks have."""
 
 
 def int8_entry(calibration: Calibration | Given, agreement: Agreement | None) -> dict[str, Any]:
@@ -49,10 +47,10 @@ def quantised_graph(
         TargetError: it is, and the target is elsewhere.
     """
     from chanas.models.quantised import without_roundings
+    from chanas.models.reading.quantised import reads_steps
     from chanas.models.reading.reader import read_graph
 
-    operators = {node.op_type for node in opened.proto.graph.node}
-    if target.dtype != "int8" or not any(op.startswith(_OF_QUANTISERS) for op in operators):
+    if target.dtype != "int8" or not any(reads_steps(node.op_type) for node in opened.proto.graph.node):
         return None
     found = without_roundings(read_graph(opened.proto, opened.inputs))
     if found is not None and has_pictures:

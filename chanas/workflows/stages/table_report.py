@@ -15,6 +15,7 @@ from chanas.core.arch import SearchSpace, SubSpace
 from chanas.core.arrays import FloatArray
 from chanas.core.blocks import CONVERSIONS
 from chanas.core.latency import Calibration, LatencyLUT, LUTHeader
+from chanas.core.statistics import kendall_tau
 from chanas.core.units import format_latency
 from chanas.errors import LUTError
 
@@ -290,15 +291,12 @@ def header_differences(a: LUTHeader, b: LUTHeader) -> dict[str, tuple[Any, Any]]
 
 
 def _ratios(a_s: FloatArray, b_s: FloatArray) -> Ratios:
-    from scipy.stats import kendalltau
-
     ratios = b_s / a_s
-    tau = kendalltau(a_s, b_s).statistic if len(a_s) > 1 else np.nan
     return Ratios(
         len(ratios),
         float(np.exp(np.log(ratios).mean())),
         {name: float(np.quantile(ratios, q)) for name, q in _QUANTILES.items()},
-        float(tau) if np.isfinite(tau) else None,
+        kendall_tau(a_s, b_s),
     )
 
 

@@ -18,6 +18,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.arrays import FloatArray
 from chanas.core.genome import encode
 from chanas.core.latency import CacheMisses, Calibration, LatencyLUT, missed_bytes
+from chanas.core.statistics import relative_fit
 from chanas.core.target import HardwareTarget
 from chanas.core.task import Task
 from chanas.errors import MeasureError
@@ -28,7 +29,6 @@ from chanas.prescheduler.tables.calibrate import (
     best_fit,
     calibrate,
     draw_architectures,
-    fit,
     left_out_predictions,
     terms,
     weight_bytes,
@@ -92,14 +92,14 @@ def test_a_fit_finds_the_coefficients_behind_the_times(start_s: float, scale: fl
     rng = np.random.default_rng(0)
     design = np.column_stack([np.ones(20), 1e-3 * (1 + rng.random(20)), rng.integers(5, 20, 20)])
     measured_s = design @ np.array([start_s, scale, boundary_s])
-    np.testing.assert_allclose(design @ fit(design, measured_s), measured_s, rtol=1e-6)
+    np.testing.assert_allclose(design @ relative_fit(design, measured_s), measured_s, rtol=1e-6)
     found = left_out_predictions(design, np.zeros(20), measured_s, l2_bytes=0)
     np.testing.assert_allclose(found, measured_s, rtol=1e-5)
 
 
 def test_coefficients_are_never_below_zero() -> None:
     design = np.column_stack([np.ones(8), np.arange(1.0, 9.0), np.full(8, 7.0)])
-    assert np.all(fit(design, np.arange(8.0, 0.0, -1.0)) >= 0.0)
+    assert np.all(relative_fit(design, np.arange(8.0, 0.0, -1.0)) >= 0.0)
 
 
 def test_a_left_out_network_does_not_predict_itself() -> None:

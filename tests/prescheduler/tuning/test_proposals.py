@@ -17,7 +17,6 @@ from chanas.prescheduler.tuning.proposals import (
     gaps,
     play,
     propose,
-    rank_correlation,
     simulate,
     trials_until,
 )
@@ -218,5 +217,3 @@ def test_curves_by_hand() -> None:
     assert gaps([3, 0, 2, 1], truth) == pytest.approx([np.inf, 4.0, 2.0, 1.0])
     assert trials_until([2.0, 1.04, 1.0], 1.05) == 2
     assert trials_until([2.0, 1.5], 1.05) == 3
-    assert rank_correlation(truth, np.array([1.0, 9.0, 5.0, 0.0])) == pytest.approx(-1.0)
-    assert rank_correlation(truth, np.full(4, np.nan)) == 0.0

@@ -14,6 +14,7 @@ import numpy as np
 
 from chanas.core.arrays import FloatArray, IntArray
 from chanas.core.blocks import BlockConfig
+from chanas.core.statistics import relative_fit
 from chanas.operators.steps import block_workloads
 from chanas.operators.workload import Workload
 
@@ -79,14 +80,8 @@ def take_apart(blocks: Sequence[BlockConfig], seconds: Mapping[str, float]) -> P
 
 
 def _regress(design: FloatArray, seconds: FloatArray) -> FloatArray:
-    """float64[25] coefficients, none below zero, least squares of the relative error.
-
-    What no row has anything of is given a little of every cost, so that each operator has a share."""
-    from scipy.optimize import nnls
-
-    relative = design / seconds[:, None]
-    size = np.abs(relative).max(axis=0)
+    """float64[25] coefficients, each a little above zero, so that each operator has a share."""
+    size = (design / seconds[:, None]).max(axis=0)
     size[size == 0.0] = design.max() / seconds.mean()
-    solution, _ = nnls(relative / size, np.ones(len(seconds)))
-    out: FloatArray = np.maximum(solution, 1e-6) / size
+    out: FloatArray = np.maximum(relative_fit(design, seconds), 1e-6 / size)
     return out

@@ -18,6 +18,7 @@ import numpy as np
 
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.arrays import FloatArray
+from chanas.core.statistics import spearman
 from chanas.prescheduler.records.store import TuningRecord
 from chanas.prescheduler.tuning.cost_model.guards import Guard
 from chanas.prescheduler.tuning.cost_model.history import ELSEWHERE, HERE, History, Place, features
@@ -109,7 +110,7 @@ class GaussianProcessModel:
         key = space.workload.key
         y = self._y((HERE, key))
         if len(self._forecasts.get(key, ())) == len(y):
-            guard = self._guards.setdefault(key, Guard(_NUM_JUDGED, lambda _: _MIN_CORRELATION, _spearman))
+            guard = self._guards.setdefault(key, Guard(_NUM_JUDGED, lambda _: _MIN_CORRELATION, spearman))
             guard.judge(self._forecasts[key], y)
 
     # ---- which records ----------------------------------------------------------------------------------------------
@@ -171,12 +172,6 @@ class GaussianProcessModel:
 
     def _standardise(self, x: FloatArray) -> FloatArray:
         return (x - self._centre) / self._scale
-
-
-def _spearman(forecasts: FloatArray, y: FloatArray) -> float | None:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(forecasts, y).statistic) if np.ptp(forecasts) > 0.0 and np.ptp(y) > 0.0 else None
 
 
 def _at_most(num: int, x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
