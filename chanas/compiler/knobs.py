@@ -20,7 +20,14 @@ import numpy as np
 
 from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.compiler.cpu import points
-from chanas.compiler.space import EXTRA_KNOBS, Coordinate, Point, ScheduleSpace, factorisations
+from chanas.compiler.space import (
+    EXTRA_KNOBS,
+    Coordinate,
+    Point,
+    ScheduleSpace,
+    factorisations,
+    with_smaller_last,
+)
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.yaml_files import read_mapping
@@ -63,6 +70,9 @@ class FamilyChange:
         extent, options = coordinate.extent, coordinate.options
         if extent is not None and (coordinate.name in self.candidates or not self.rules):
             options = factorisations(extent, coordinate.width, extent)
+            if coordinate.cuts_last:
+                sizes = {inner for _, inner in coordinate.options} | {*self.candidates.get(coordinate.name, ())}
+                options += with_smaller_last(extent, sorted(sizes))
         if coordinate.name in self.candidates:
             wanted = self._values(coordinate.name)
             known = {option[-1] for option in options}

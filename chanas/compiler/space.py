@@ -1,8 +1,8 @@
 """The vocabulary of schedule spaces: every schedule of a workload as one vector of integers (paper, section 3.5,
 figure 8, table 1).
 
-A point lists, in the paper's order, the split factors of each loop (outer to inner; their product is the loop's extent,
-so that they always divide), then loop order, fusion, unrolling, and where producers are computed.
+A point lists, in the paper's order, the split factors of each loop, outer to inner, then loop order, fusion, unrolling,
+and where producers are computed. Factors divide their loop; those of a loop over tiles may leave a smaller last tile.
 """
 
 from __future__ import annotations
@@ -73,12 +73,22 @@ def factorisations(extent: int, parts: int, innermost_max: int) -> tuple[tuple[i
     return tuple(found)
 
 
+def with_smaller_last(extent: int, inner: Iterable[int]) -> tuple[Split, ...]:
+    """The splits of a loop into tiles of some sizes, the last of which is smaller: 17 → (3, 6), tiles of 6, 6 and 5."""
+    return tuple(Split(-(-extent // size), size) for size in inner if size < extent and extent % size)
+
+
 @dataclass(frozen=True)
 class Coordinate:
-    """One part of a point: a group of integers that takes one of `options`. Splits have one integer per sub-loop."""
+    """One part of a point: a group of integers that takes one of `options`. Splits have one integer per sub-loop; their
+    first option divides the loop.
+
+    cuts_last  a split in two whose last tile may be smaller than the others
+    """
 
     name: str
     options: tuple[tuple[int, ...], ...]
+    cuts_last: bool = False
 
     @property
     def width(self) -> int:
@@ -93,12 +103,23 @@ class Coordinate:
         """True if a group of integers is an option, or for a split any factors of the loop."""
         if self.extent is None:
             return group in self.options
-        return len(group) == self.width and min(group) >= 1 and math.prod(group) == self.extent
+        if len(group) != self.width or min(group) < 1:
+            return False
+        return math.prod(group) == self.extent or (self.cuts_last and group[0] == -(-self.extent // group[1]))
 
     @classmethod
     def split(cls, name: str, extent: int, parts: int = 2, innermost_max: int = 1 << 30) -> Coordinate:
         """The factorisations of a loop."""
         return cls(f"split_{name}", factorisations(extent, parts, innermost_max))
+
+    @classmethod
+    def tiles(cls, name: str, extent: int, innermost_max: int, sizes: range) -> Coordinate:
+        """The factorisations of a loop over tiles; where none has one of the `sizes`, as of a prime number, also those
+        with a smaller last tile."""
+        even = factorisations(extent, 2, innermost_max)
+        is_enough = any(inner in sizes for _, inner in even)
+        uneven = () if is_enough else with_smaller_last(extent, range(sizes.start, innermost_max + 1))
+        return cls(f"split_{name}", (*even, *uneven), cuts_last=True)
 
     @classmethod
     def choice(cls, name: str, *values: int) -> Coordinate:

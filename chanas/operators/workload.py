@@ -40,8 +40,6 @@ Generality = Literal[
 `stride` is that of a 1×1 convolution, where most kernels have none; an epilogue of its own is one that is not usual, or
 any of a pooling; residual and gate are those of other operators than 1×1 convolutions, which have always had them."""
 
-# Columns of a tile that keep a core's multiply-add units busy, for some number of channel blocks.
-_TILE_COLUMNS = range(5, 16)
 _MAX_FULL_BLOCKS = 3
 # Taps of `winograd2`: those of 5×5 and 512 channels lie within 2e-5 of the largest, a fifth of the tolerance.
 _TAPS_BOTH_WAYS = range(2, 6)
@@ -438,17 +436,6 @@ def winograd_counts(workload: Workload) -> WinogradCounts:
     plan = transforms(along.kernel, along.stride)
     weights = plan.products * along.stride * across.kernel
     return WinogradCounts(weights, -(-along.output // plan.outputs) * across.output)
-
-
-def tiled_columns(workload: Workload) -> int:
-    """Columns that a block convolution computes: its output's, or the next few more that cut into equal tiles.
-
-    A prime number of columns would leave tiles of one; those beyond the output are computed from zeros and not stored.
-    """
-    columns = workload.axes[1].output
-    while columns > _TILE_COLUMNS[-1] and not any(columns % tile == 0 for tile in _TILE_COLUMNS):
-        columns += 1
-    return columns
 
 
 def spreads_input(workload: Workload) -> bool:

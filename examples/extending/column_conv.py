@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from chanas.compiler.cpu.families import family
-from chanas.compiler.cpu.schedules import parallelise, unroll, zero_first
+from chanas.compiler.cpu.schedules import parallelise, split_tiles, unroll, zero_first
 from chanas.compiler.cpu.space import max_accumulators
 from chanas.compiler.space import Coordinate, ScheduleSpace, Split, loop
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import num_blocks
-from chanas.operators.workload import Workload, tiled_columns
+from chanas.operators.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,10 @@ class ColumnPoint:
 
 
 def space(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ColumnPoint]:
-    """Tiles whose sums fit in registers."""
+    """Tiles whose sums fit in registers; of a row that four or more columns don't divide, the last one is smaller."""
     limit, blocks = max_accumulators(target), num_blocks(workload.out_channels, target.vector_lanes)
-    splits = (Coordinate.split("w", tiled_columns(workload)), Coordinate.split("n", blocks))
+    columns = workload.axes[1].output
+    splits = (Coordinate.tiles("w", columns, limit, range(4, limit + 1)), Coordinate.split("n", blocks))
     return ScheduleSpace(workload, splits, ColumnPoint, lambda p: p.w.inner * p.n.inner <= limit)
 
 
@@ -44,7 +45,7 @@ def schedule(sch: Any, workload: Workload, point: ColumnPoint, prefix: str, para
     """for n_o, h, w_o: for k, rh, rw: [w_i, n_i] written out, v a vector."""
     pad, acc, out = (sch.get_sblock(f"{prefix}{name}") for name in ("pad", "acc", "out"))
     n, h, w, v = sch.get_loops(out)
-    (n_o, n_i), (w_o, w_i) = sch.split(n, list(point.n)), sch.split(w, list(point.w))
+    (n_o, n_i), (w_o, w_i) = sch.split(n, list(point.n)), split_tiles(sch, w, point.w)
     sch.reorder(n_o, h, w_o, w_i, n_i, v)
     sch.compute_at(acc, w_o, preserve_unit_loops=True)
     a_n, a_h, a_w, a_v, k, rh, rw = sch.get_loops(acc)[-7:]

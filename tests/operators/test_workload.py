@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from chanas.errors import ScheduleError
-from chanas.operators.workload import Workload, tiled_columns
+from chanas.operators.workload import Workload
 
 from ..compiler.workbench import workloads
 
@@ -164,20 +164,6 @@ def test_a_workload_survives_json(workload: Workload) -> None:
 @pytest.mark.parametrize(("size", "stride", "expected"), [(13, 2, 7), (12, 2, 6), (1, 2, 1), (13, 1, 13)])
 def test_strides_round_up(size: int, stride: int, expected: int) -> None:
     assert Workload("depthwise", size, 8, 8, 3, stride).output_size == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [(1, 1), (7, 7), (13, 13), (15, 15), (17, 18), (25, 25), (28, 28), (29, 30), (37, 39), (224, 224)],
-)
-def test_columns_are_rounded_up_to_equal_tiles(size: int, expected: int) -> None:
-    assert tiled_columns(Workload("blockconv", size, 8, 8, 3)) == expected
-
-
-def test_few_columns_are_computed_in_vain() -> None:
-    for size in range(1, 300):
-        columns = tiled_columns(Workload("blockconv", size, 8, 8, 3))
-        assert size <= columns <= 1.06 * size
 
 
 @pytest.mark.parametrize(("kernel_size", "stride"), [(2, 2), (3, 2), (4, 2), (5, 3), (1, 2), (3, 1)])

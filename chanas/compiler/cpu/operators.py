@@ -40,7 +40,6 @@ from chanas.operators.workload import (
     Workload,
     scales_weights,
     spreads_input,
-    tiled_columns,
     winograd_axis,
     winograd_plans,
 )
@@ -189,8 +188,8 @@ def _pointwise(
     return te.compute(shape, value, name=f"{prefix}out")
 
 
-def _window_sums(workload: Workload, lanes: int, prefix: str, read: Read, weights: Any, width: int) -> Any:
-    """[B, H, width, l]: sums over channels of a group and taps; `read` gives what lane v of block b of the output takes
+def _window_sums(workload: Workload, lanes: int, prefix: str, read: Read, weights: Any) -> Any:
+    """[B, H, W, l]: sums over channels of a group and taps; `read` gives what lane v of block b of the output takes
     of a channel of its group, at a row and a column of the padded input."""
     rows, columns = workload.axes
     own, per_word = arithmetic_of(workload.weight_precision), workload.weight_precision.per_word
@@ -204,7 +203,7 @@ def _window_sums(workload: Workload, lanes: int, prefix: str, read: Read, weight
         weight = weights[b, (c * rows.kernel + rh) * columns.kernel + rw, v]
         return own.sum(own.products(values, weight), axis=axes)
 
-    shape = (num_blocks(workload.out_channels, lanes), rows.output, width, lanes)
+    shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     return te.compute(shape, total, name=f"{prefix}acc")
 
 
@@ -215,7 +214,7 @@ def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
     else:
         size = rows.read_by(rows.output), columns.read_by(columns.output)
         padding = _pad_outputs(workload, lanes, prefix, x, parameters, *size)
-        acc = _window_sums(workload, lanes, prefix, padding, parameters[0], columns.output)
+        acc = _window_sums(workload, lanes, prefix, padding, parameters[0])
     return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
@@ -302,7 +301,7 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensor
         name=f"{prefix}pad",
     )
     read: Read = lambda b, c, h, w, v: padding[c, h, w]  # noqa: E731
-    acc = _window_sums(workload, lanes, prefix, read, parameters[0], columns.output)
+    acc = _window_sums(workload, lanes, prefix, read, parameters[0])
     return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
@@ -368,9 +367,9 @@ def _pad_outputs(
 
 def blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     rows, columns = workload.axes
-    tiled = tiled_columns(workload)
-    padding = _pad_outputs(workload, lanes, prefix, x, parameters, rows.read_by(rows.output), columns.read_by(tiled))
-    acc = _window_sums(workload, lanes, prefix, padding, parameters[0], tiled)
+    size = rows.read_by(rows.output), columns.read_by(columns.output)
+    padding = _pad_outputs(workload, lanes, prefix, x, parameters, *size)
+    acc = _window_sums(workload, lanes, prefix, padding, parameters[0])
     return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
@@ -380,7 +379,7 @@ def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
     weights = parameters[0]
     axes, shared = workload.axes, abreast(workload, lanes)
     rows, columns = axes
-    inputs, tiled = workload.channels_per_group, tiled_columns(workload)
+    inputs = workload.channels_per_group
     in_blocks, (read, ragged) = num_blocks(workload.in_channels, lanes), divmod(inputs * shared.groups, lanes)
 
     def side_by_side(s: Any, h: Any, w: Any, e: Any) -> Any:
@@ -392,7 +391,7 @@ def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
         vectors = [x[tirx.min(s * read + i, in_blocks - 1), m, e % lanes] for i in range(read)]  # beyond: only fill
         return tirx.if_then_else(_is_inside(axes, h, w), turned(shared.groups, e // lanes, vectors), zero)
 
-    size = (rows.read_by(rows.output), columns.read_by(tiled))
+    size = (rows.read_by(rows.output), columns.read_by(columns.output))
     padding = te.compute((shared.sets, *size, inputs * shared.groups), side_by_side, name=f"{prefix}pad")
     rc = te.reduce_axis((0, inputs), name="rc")
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
@@ -402,7 +401,7 @@ def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
         value = repeated(v, [padding[*place, rc * shared.groups + g] for g in range(shared.groups)])
         return te.sum(value * weights[b, (rc * rows.kernel + rh) * columns.kernel + rw, v], axis=[rc, rh, rw])
 
-    acc = te.compute((shared.sets * shared.vectors, rows.output, tiled, lanes), term, name=f"{prefix}acc")
+    acc = te.compute((shared.sets * shared.vectors, rows.output, columns.output, lanes), term, name=f"{prefix}acc")
     sums = te.compute(acc.shape, lambda *indices: acc[indices], name=f"{prefix}sums")
 
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
@@ -420,7 +419,7 @@ def upconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tens
     weights = parameters[0]
     rows, columns = workload.axes
     phase, taps = phase_of(workload), (num_taps(rows), num_taps(columns))
-    num_h, num_w = num_rows(rows), tiled_columns(phase)
+    num_h, num_w = num_rows(rows), phase.axes[1].output
     shift = [axis.before % axis.stride for axis in (rows, columns)]
     axes = (replace(rows, before=-first_row(rows)), replace(columns, before=-first_row(columns)))
     # One more than a phase reads: that of some begins a pixel later.
@@ -468,7 +467,7 @@ def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Te
     along, across = workload.axes[axis], workload.axes[1 - axis]
     plan, stride, in_blocks = transforms(along.kernel, along.stride), along.stride, num_blocks(channels, lanes)
     m, t, num_tiles = plan.outputs, plan.products, -(-along.output // plan.outputs)
-    places = across.output if axis == 1 else tiled_columns(workload)
+    places = across.output
 
     def ordered(of_across: Any, of_along: Any) -> tuple[Any, Any]:
         return (of_across, of_along) if axis == 1 else (of_along, of_across)

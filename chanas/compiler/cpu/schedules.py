@@ -24,6 +24,7 @@ from chanas.compiler.cpu.points import (
     WinogradPoint,
 )
 from chanas.compiler.cpu.tiles import MARK
+from chanas.compiler.space import Split
 from chanas.operators.epilogues import LONG
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import Workload, winograd_axis, winograd_plans
@@ -36,6 +37,15 @@ def parallelise(sch: Any, num_fused: int, loops: list[Any]) -> None:
     """
     fused = loops[:num_fused]
     sch.parallel(sch.fuse(*fused) if len(fused) > 1 else fused[0])
+
+
+def split_tiles(sch: Any, loop: Any, factors: Split) -> tuple[Any, Any]:
+    """for i  ->  for i_o: for i_i. Where the last tile is smaller, it is compiled apart from the others."""
+    extent = int(sch.get(loop).extent)
+    outer, inner = sch.split(loop, [*factors])
+    if math.prod(factors) > extent:
+        sch.annotate(outer, "pragma_loop_partition_hint", 1)
+    return outer, inner
 
 
 def unroll(sch: Any, *loops: Any) -> None:
@@ -99,7 +109,7 @@ def _split_tiles(sch: Any, point: PointwisePoint | MatrixPoint, prefix: str) -> 
     """for n, m, v  ->  the loops over tiles in their order, then those of a tile: over pixels, channel blocks, and v, a
     vector."""
     n, m, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
-    m_o, m_i = sch.split(m, list(point.m))
+    m_o, m_i = split_tiles(sch, m, point.m)
     n_o, n_i = sch.split(n, list(point.n))
     sch.vectorize(v)
     return [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o], m_i, n_i, v
@@ -133,7 +143,7 @@ def _half_block_pointwise(sch: Any, workload: Workload, point: HalfBlockPoint, p
     [k_i, m_i] written out), then what follows the sums, for n: [m_i] written out."""
     acc, tail, mixed, out = (sch.get_sblock(f"{prefix}{name}") for name in ("acc", "tail", "mixed", "out"))
     n, m, v = sch.get_loops(out)
-    m_o, m_i = sch.split(m, list(point.m))
+    m_o, m_i = split_tiles(sch, m, point.m)
     sch.reorder(m_o, n, m_i, v)
     sch.vectorize(v)
     unroll(sch, n, m_i)
@@ -178,7 +188,7 @@ def _window(sch: Any, point: DepthwisePoint | ConvPoint, prefix: str) -> tuple[l
     acc, out = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}out")
     c, h, w, v = sch.get_loops(out)
     h_o, h_i = sch.split(h, list(point.h))
-    w_o, w_i = sch.split(w, list(point.w))
+    w_o, w_i = split_tiles(sch, w, point.w)
     c_o, c_i = sch.split(c, [None, 1] if isinstance(point, DepthwisePoint) else list(point.n))
     sch.reorder(c_o, h_o, w_o, h_i, w_i, c_i, v)
     sch.vectorize(v)
@@ -239,7 +249,7 @@ def _split_bands(
     """
     c, h, w, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
     band, h_m, h_i = sch.split(h, list(point.h))
-    w_o, w_i = sch.split(w, list(point.w))
+    w_o, w_i = split_tiles(sch, w, point.w)
     c_o, c_i = sch.split(c, list(blocks))
     outer = [band, c_o] if pixels_outside else [c_o, band]
     sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
@@ -401,7 +411,7 @@ def _outputs_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tupl
     bands, h_m, h_i = point.h
     c, h, w, v = sch.get_loops(out)
     band, row = sch.split(h, [bands, h_m * h_i * outputs[0]])
-    tile, within = sch.split(w, [math.prod(point.w), outputs[1]])
+    tile, within = sch.split(w, [None, outputs[1]])
     c_o, c_i = sch.split(c, list(point.n))
     outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
     sch.reorder(*outer, c_i, row, tile, within, v)
@@ -417,7 +427,7 @@ def _sums_of_bands(sch: Any, point: WinogradPoint, prefix: str, outer: list[Any]
     sch.compute_at(sums, outer[1], preserve_unit_loops=True)
     product, s_c, s_h, s_w, s_v = sch.get_loops(sums)[-5:]
     s_ho, s_hi = sch.split(s_h, [h_m, h_i])
-    s_wo, s_wi = sch.split(s_w, list(point.w))
+    s_wo, s_wi = split_tiles(sch, s_w, point.w)
     sch.reorder(product, s_ho, s_wo, s_hi, s_wi, s_c, s_v)
     sch.vectorize(s_v)
     unroll(sch, s_hi, s_wi, s_c)

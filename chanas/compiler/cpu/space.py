@@ -41,7 +41,6 @@ from chanas.operators.workload import (
     ends_in_half_a_block,
     scales_weights,
     spreads_input,
-    tiled_columns,
     winograd_axis,
     winograd_plans,
 )
@@ -144,6 +143,17 @@ def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
     return (Coordinate.choice("scale_at", 0, 1),) if can_be else ()
 
 
+def _pixels(extent: int, limit: int) -> Coordinate:
+    """Tiles of at most so many pixels. One that divides them and leaves registers for two channel blocks is enough."""
+    return Coordinate.tiles("m", extent, limit, range(_MIN_TILE_PIXELS, limit // 2 + 1))
+
+
+def _columns(extent: int, limit: int) -> Coordinate:
+    """Tiles of at most so many columns. Five to fifteen keep a core's multiply-add units busy, with some number of
+    channel blocks."""
+    return Coordinate.tiles("w", extent, limit, range(5, min(limit, 15) + 1))
+
+
 def _window_choices(workload: Workload, target: HardwareTarget) -> tuple[Coordinate, ...]:
     """Order of a sum over windows, outer loops that are fused, and whether a row of taps is written out."""
     orders = ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,)
@@ -244,7 +254,7 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
         if words % i == 0 or i % words == 0
     )
     coordinates = (
-        Coordinate.split("m", workload.output_pixels, innermost_max=limit),
+        _pixels(workload.output_pixels, limit),
         Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
@@ -262,6 +272,8 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     def legal(p: PointwisePoint) -> bool:
         if Tile(p.m.inner, p.n.inner, p.k.inner, p.m.inner) not in allowed:
             return False
+        if p.num_fused > 1 and p.m.outer * p.m.inner > workload.output_pixels:
+            return False  # a fused loop can't be cut before its last tiles
         return _is_first_order(p)
 
     return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
@@ -314,7 +326,7 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
         if lanes // at_once % i == 0
     )
     coordinates = (
-        Coordinate.split("m", workload.output_pixels, innermost_max=limit),
+        _pixels(workload.output_pixels, limit),
         Coordinate.split("n", full, innermost_max=limit),
         Coordinate("split_k", k_options),
         *parallel_choice(target, 1),
@@ -338,7 +350,7 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
         paddings += (Padding.BY_BAND,)
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
-        Coordinate.split("w", columns.output, innermost_max=limit),
+        _columns(columns.output, limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
         Coordinate.choice("pad_at", *paddings),
@@ -362,7 +374,7 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     limit, (rows, columns) = max_accumulators(target), workload.axes
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=limit),
-        Coordinate.split("w", columns.output, innermost_max=limit),
+        _columns(columns.output, limit),
         Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
@@ -386,14 +398,14 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
 
 
 def _shapes(
-    rows: int, columns: int, vectors: Collection[int], limit: int, narrow: bool = False
+    rows: int, columns: Coordinate, vectors: Collection[int], limit: int, narrow: bool = False
 ) -> set[tuple[int, int, int]]:
     """Rows, columns and vectors of the tiles of at most `limit` sums; several rows where a tile has all columns, or
     anywhere in a narrow map."""
     return {
         (h_i, w_i, n_i)
         for _, h_i in factorisations(rows, 2, limit)
-        for w_o, w_i in factorisations(columns, 2, limit)
+        for w_o, w_i in columns.options
         for n_i in vectors
         if h_i * w_i * n_i <= limit and (narrow or h_i == 1 or w_o == 1)
     }
@@ -417,13 +429,13 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
     if workload.outputs_per_group % lanes and workload.groups > 1:
         raise ScheduleError(f"expected groups that fill vectors of {lanes} for blockconv, got workload {workload.key}")
-    blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
+    blocks = num_blocks(workload.out_channels, lanes)
     pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
     per_word = workload.weight_precision.per_word
     k_options = _in_blocks(-(-workload.channels_per_group // per_word), lanes // per_word)
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
-        Coordinate.split("w", tiled, innermost_max=limit),
+        _columns(columns.output, limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
@@ -432,7 +444,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     )
 
     tile = functools.partial(_tile_of_sums, columns)
-    shapes = _shapes(rows.output, tiled, {n for _, n in factorisations(blocks, 2, limit)}, limit)
+    shapes = _shapes(rows.output, coordinates[1], {n for _, n in factorisations(blocks, 2, limit)}, limit)
     reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
@@ -462,7 +474,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
         ScheduleError: groups fill their vectors: block convolutions are made for these.
     """
     lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
-    shared, tiled = abreast(workload, lanes), tiled_columns(workload)
+    shared = abreast(workload, lanes)
     if shared.groups == 1:
         raise ScheduleError(
             f"expected groups that do not fill vectors of {lanes} for groupconv, got workload {workload.key}"
@@ -470,7 +482,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
     has_gaps = any(axis.has_gaps for axis in workload.axes)
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
-        Coordinate.split("w", tiled, innermost_max=limit),
+        _columns(columns.output, limit),
         Coordinate.split("n", shared.sets * shared.vectors, 3, innermost_max=limit),
         Coordinate("split_k", factorisations(workload.channels_per_group, 2, _MAX_UNROLLED_REDUCTION)),
         *_window_choices(workload, target),
@@ -482,7 +494,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
 
     tile = functools.partial(_tile_of_sums, columns)
     by_name = {c.name: c.options for c in coordinates}
-    shapes = _shapes(rows.output, tiled, {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}, limit)
+    shapes = _shapes(rows.output, coordinates[1], {n[-1] for n in by_name["split_n"] if fits(Vectors(*n))}, limit)
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in by_name["split_k"] for (r,) in by_name["reduce"]}
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
@@ -502,7 +514,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
 def upconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[WinogradPoint]:
     """Bands of rows and columns of a phase; the sums of all phases of a band are kept."""
     phase = phase_of(workload)
-    space = _sums_of_bands(phase, target, phase.axes[0].output, tiled_columns(phase), phase.kernel_area)
+    space = _sums_of_bands(phase, target, phase.axes[0].output, phase.axes[1].output, phase.kernel_area)
     return dataclasses.replace(space, workload=workload)
 
 
@@ -512,7 +524,7 @@ def winograd(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Winogr
     along = workload.axes[axis]
     tiles = -(-along.output // transforms(along.kernel, along.stride).outputs)
     if axis == 0:
-        return _sums_of_bands(workload, target, tiles, tiled_columns(workload), columns.kernel)
+        return _sums_of_bands(workload, target, tiles, columns.output, columns.kernel)
     return _sums_of_bands(workload, target, rows.output, tiles, rows.kernel)
 
 
@@ -534,7 +546,7 @@ def _sums_of_bands(
     k_options = _in_blocks(workload.in_channels, lanes)
     coordinates = (
         Coordinate.split("h", size, 3, innermost_max=limit),
-        Coordinate.split("w", columns, innermost_max=limit),
+        _columns(columns, limit),
         Coordinate.split("n", blocks, innermost_max=limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
@@ -543,7 +555,7 @@ def _sums_of_bands(
     )
     narrow = columns <= _NARROW_COLUMNS
     all_blocks = {n for _, n in factorisations(blocks, 2, limit)}
-    shapes = {(rows * w, n) for rows, w, n in _shapes(size, columns, all_blocks, limit, narrow)}
+    shapes = {(rows * w, n) for rows, w, n in _shapes(size, coordinates[1], all_blocks, limit, narrow)}
     fewest_places = min(fewest_places, max(m for m, _ in shapes))
     shapes = {(m, n) for m, n in shapes if m >= fewest_places}
     steps = [k * taps for _, k in k_options]

@@ -3,16 +3,21 @@ PyTorch computes, and what a family does not take it refuses."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, tirx
+from tvm.tirx import compilation_pipeline
 
 from chanas.compiler.backends import schedule_operator, schedule_space
+from chanas.compiler.cpu.lowering import pipeline
 from chanas.compiler.cpu.space import pointwise
+from chanas.compiler.space import Point
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Operator, Workload
 
@@ -135,6 +140,56 @@ def test_every_general_operator_has_points(op: Operator, data: st.DataObject) ->
     for target in devices_for(workload):
         points = schedule_space(workload, target).points
         assert 0 < len(points) == len(set(points))
+
+
+# Maps that no tile of several pixels divides.
+PRIME = {
+    "pointwise": Workload("pointwise", 17, 32, 48, epilogue="relu", residual=True),
+    "pointwise with a gate": Workload("pointwise", 13, 16, 32, epilogue="hswish", scaled=True),
+    "pointwise in half a block": Workload("pointwise", 17, 32, 24),
+    "depthwise": Workload("depthwise", 17, 16, 16, 3, epilogue="relu"),
+    "conv": Workload("conv", 34, 3, 16, 3, 2),
+    "blockconv": Workload("blockconv", 13, 16, 32, 3, residual=True),
+    "groupconv": Workload("groupconv", 17, 16, 16, 3, groups=4),
+    "winograd": Workload("winograd", 52, 8, 16, 3),
+    "winograd2": Workload("winograd2", 52, 8, 16, 3),
+    "upconv": Workload("upconv", 17, 8, 16, 3, 2),
+}
+prime_maps = pytest.mark.parametrize("workload", [pytest.param(w, id=name) for name, w in PRIME.items()])
+
+
+def points_with_a_smaller_last_tile(workload: Workload, target: HardwareTarget) -> list[Point]:
+    space = schedule_space(workload, target)
+    (tiles,) = (c for c in space.coordinates if c.cuts_last)
+    uneven = [p for p in space.points if math.prod(space.groups(p)[tiles.name]) > (tiles.extent or 0)]
+    return space.restricted(uneven).sample(4, np.random.default_rng(0))
+
+
+@prime_maps
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_tiles_with_a_smaller_last_one_are_right(workbench: Workbench, workload: Workload, num_threads: int) -> None:
+    target = device(8, num_threads)
+    points = points_with_a_smaller_last_tile(workload, target)
+    assert len(points) == 4
+    outcomes = workbench.run(workbench.candidate(workload, point, target) for point in points)
+    assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
+
+
+@prime_maps
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_no_tile_asks_whether_it_is_the_last(workload: Workload, num_threads: int) -> None:
+    target = device(8, num_threads)
+    for point in points_with_a_smaller_last_tile(workload, target):
+        assert "if " not in body(schedule_operator(workload, point, target), target)
+
+
+def body(function: tirx.PrimFunc, target: HardwareTarget) -> str:
+    """What is compiled of a function, after the checks of its arguments."""
+    bound = tvm.tirx.transform.BindTarget(target.tvm_target().with_host(target.tvm_target()))
+    passes, _, _ = compilation_pipeline.get_tir_pipeline(pipeline())
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        lowered = passes(bound(tvm.IRModule({"main": function})))
+    return str(lowered["main"].script().split("compute_scope")[1])
 
 
 @pytest.mark.parametrize(("epilogue", "is_written_out"), [("relu", True), ("swish", False), ("gelu", False)])

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.cpu.points import Bands, BlockConvPoint, LoopOrder, Padding, ReductionOrder
 from chanas.compiler.cpu.space import max_accumulators
-from chanas.compiler.space import Named, ScheduleSpace, Split, factorisations
+from chanas.compiler.space import Coordinate, Named, ScheduleSpace, Split, factorisations
 from chanas.core.arch import SearchSpace
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.layout import num_blocks
 from chanas.operators.steps import block_workloads
 from chanas.operators.winograd import transforms
-from chanas.operators.workload import Operator, Workload, ends_in_half_a_block, tiled_columns
+from chanas.operators.workload import Operator, Workload, ends_in_half_a_block
 
 from ..workbench import DEVICES, NEON, OPERATORS, device, generators, workloads
 
@@ -33,7 +33,7 @@ TILED = Workload("pointwise", 7, 48, 96, epilogue="relu", scaled=True)
 def extents(workload: Workload, target: HardwareTarget) -> dict[str, int]:
     """The length of each loop that a point splits."""
     lanes, size, inputs = target.vector_lanes, workload.output_size, workload.in_channels
-    blocks, tiled = num_blocks(workload.out_channels, lanes), tiled_columns(workload)
+    blocks = num_blocks(workload.out_channels, lanes)
     if workload.op == "pointwise":
         in_half = ends_in_half_a_block(workload, lanes)
         return {"split_m": size**2, "split_n": blocks - in_half, "split_k": inputs // (2 if in_half else 1)}
@@ -44,7 +44,7 @@ def extents(workload: Workload, target: HardwareTarget) -> dict[str, int]:
     if workload.op == "conv":
         return {"split_h": size, "split_w": size, "split_n": blocks}
     if workload.op == "blockconv":
-        return {"split_h": size, "split_w": tiled, "split_n": blocks, "split_k": inputs}
+        return {"split_h": size, "split_w": size, "split_n": blocks, "split_k": inputs}
     tiles = -(-size // transforms(workload.kernel_size, workload.stride).outputs)
     rows = tiles if workload.op == "winograd2" else size
     return {"split_h": rows, "split_w": tiles, "split_n": blocks, "split_k": inputs}
@@ -65,15 +65,40 @@ def test_factorisations_are_all_of_them_once(extent: int, parts: int, innermost_
     assert sorted(found) == [f for f in candidates if math.prod(f) == extent and f[-1] <= innermost_max]
 
 
+# ---- tiles that don't divide their loop -----------------------------------------------------------------------------
+def test_a_prime_number_of_columns_has_tiles_the_last_of_which_is_smaller() -> None:
+    assert Coordinate.tiles("w", 13, 6, range(4, 7)).options == ((13, 1), (4, 4), (3, 5), (3, 6))
+
+
+@pytest.mark.parametrize("extent", [1, 3, 5, 12, 28])
+def test_where_a_tile_divides_the_columns_all_do(extent: int) -> None:
+    assert Coordinate.tiles("w", extent, 6, range(4, 7)).options == factorisations(extent, 2, 6)
+
+
+@given(st.integers(1, 400), st.integers(1, 30), st.integers(1, 30))
+def test_a_split_into_tiles_covers_its_loop_and_no_tile_is_empty(extent: int, limit: int, smallest: int) -> None:
+    tiles = Coordinate.tiles("w", extent, limit, range(smallest, limit + 1))
+    assert tiles.extent == extent
+    assert len(set(tiles.options)) == len(tiles.options)
+    for outer, inner in tiles.options:
+        assert (outer - 1) * inner < extent <= outer * inner
+        assert tiles.means((outer, inner))
+        assert not tiles.means((outer + 1, inner))
+
+
 # ---- points ---------------------------------------------------------------------------------------------------------
 @some
 @given(workloads, devices)
-def test_split_factors_multiply_to_their_loops(workload: Workload, target: HardwareTarget) -> None:
-    space = schedule_space(workload, target)
+def test_split_factors_multiply_to_their_loops_or_leave_a_smaller_last_tile(
+    workload: Workload, target: HardwareTarget
+) -> None:
+    space, loops = schedule_space(workload, target), extents(workload, target)
     for point in space.points:
         splits = {name: group for name, group in space.groups(point).items() if name.startswith("split_")}
-        assert {name: math.prod(group) for name, group in splits.items()} == extents(workload, target)
-        assert all(factor >= 1 for group in splits.values() for factor in group)
+        assert splits.keys() == loops.keys()
+        for name, group in splits.items():
+            assert min(group) >= 1
+            assert 0 <= math.prod(group) - loops[name] < (group[-1] if name in ("split_m", "split_w") else 1)
 
 
 @some
