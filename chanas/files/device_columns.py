@@ -54,5 +54,5 @@ def milliseconds(cell: str) -> float:
 
 
 def name_things(cells: Sequence[str]) -> bool:
-    """Whether there are so many words that these can only be names of rows."""
+    """True if there are so many words that these can only be names of rows."""
     return len(set(cells)) > _MAX_WORDS and as_numbers(cells) is None

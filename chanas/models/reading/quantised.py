@@ -19,7 +19,7 @@ _TYPES = ("int8", "uint8", "int16", "uint16")
 
 
 def reads_steps(operator: str) -> bool:
-    """Whether ONNX's operator reads whole numbers with the steps that they stand for, as quantised networks do."""
+    """True if ONNX's operator reads whole numbers with the steps that they stand for, as quantised networks do."""
     return operator.startswith("QLinear") or operator in ("DequantizeLinear", "QGemm")
 
 
