@@ -129,7 +129,7 @@ def test_of_a_gpu_only_points_within_its_limits_are_schedules() -> None:
         ({"blockconv": {"order": [1.5]}}, "blockconv: expected candidates of order as whole numbers, got [1.5]"),
         ({"blockconv": {"order": [True]}}, "blockconv: expected candidates of order as whole numbers, got [True]"),
         ({"blockconv": {"rules": "no"}}, "blockconv: expected rules true or false, got 'no'"),
-        ({"blockconv": {"split_n": [3]}}, f"none of the candidates [3] for split_n is one of {CONV.key}; its own: [1"),
+        ({"blockconv": {"split_h": [3]}}, f"none of the candidates [3] for split_h is one of {CONV.key}; its own: [1"),
     ],
 )
 def test_a_file_that_says_something_else_is_refused_by_name(

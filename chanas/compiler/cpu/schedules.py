@@ -110,7 +110,7 @@ def _split_tiles(sch: Any, point: PointwisePoint | MatrixPoint, prefix: str) -> 
     vector."""
     n, m, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
     m_o, m_i = split_tiles(sch, m, point.m)
-    n_o, n_i = sch.split(n, list(point.n))
+    n_o, n_i = split_tiles(sch, n, point.n)
     sch.vectorize(v)
     return [m_o, n_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [n_o, m_o], m_i, n_i, v
 
@@ -189,7 +189,7 @@ def _window(sch: Any, point: DepthwisePoint | ConvPoint, prefix: str) -> tuple[l
     c, h, w, v = sch.get_loops(out)
     h_o, h_i = sch.split(h, list(point.h))
     w_o, w_i = split_tiles(sch, w, point.w)
-    c_o, c_i = sch.split(c, [None, 1] if isinstance(point, DepthwisePoint) else list(point.n))
+    c_o, c_i = sch.split(c, [None, 1]) if isinstance(point, DepthwisePoint) else split_tiles(sch, c, point.n)
     sch.reorder(c_o, h_o, w_o, h_i, w_i, c_i, v)
     sch.vectorize(v)
     unroll(sch, h_i, w_i, c_i)
@@ -250,7 +250,7 @@ def _split_bands(
     c, h, w, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
     band, h_m, h_i = sch.split(h, list(point.h))
     w_o, w_i = split_tiles(sch, w, point.w)
-    c_o, c_i = sch.split(c, list(blocks))
+    c_o, c_i = split_tiles(sch, c, Split(*blocks))
     outer = [band, c_o] if pixels_outside else [c_o, band]
     sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
     sch.vectorize(v)
@@ -412,7 +412,7 @@ def _outputs_of_bands(sch: Any, point: WinogradPoint, prefix: str, outputs: tupl
     c, h, w, v = sch.get_loops(out)
     band, row = sch.split(h, [bands, h_m * h_i * outputs[0]])
     tile, within = sch.split(w, [None, outputs[1]])
-    c_o, c_i = sch.split(c, list(point.n))
+    c_o, c_i = split_tiles(sch, c, point.n)
     outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
     sch.reorder(*outer, c_i, row, tile, within, v)
     sch.vectorize(v)

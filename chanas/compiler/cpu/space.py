@@ -27,7 +27,7 @@ from chanas.compiler.cpu.points import (
     Vectors,
     WinogradPoint,
 )
-from chanas.compiler.space import Coordinate, ScheduleSpace, factorisations
+from chanas.compiler.space import Coordinate, ScheduleSpace, Split, factorisations
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.grouped import abreast
@@ -154,6 +154,17 @@ def _columns(extent: int, limit: int) -> Coordinate:
     return Coordinate.tiles("w", extent, limit, range(5, min(limit, 15) + 1))
 
 
+def _channel_blocks(extent: int, limit: int) -> Coordinate:
+    """Tiles of at most so many channel blocks. Two to five use each input that is loaded several times and leave
+    registers for several pixels."""
+    return Coordinate.tiles("n", extent, limit, range(2, 6))
+
+
+def _is_cut(split: Split, extent: int) -> bool:
+    """True of tiles the last of which is smaller. A loop over such is in two parts, so that it can't be fused."""
+    return split.outer * split.inner > extent
+
+
 def _window_choices(workload: Workload, target: HardwareTarget) -> tuple[Coordinate, ...]:
     """Order of a sum over windows, outer loops that are fused, and whether a row of taps is written out."""
     orders = ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,)
@@ -245,7 +256,7 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
     limits, per_word = _POINTWISE_LIMITS[workload.input_precision], workload.input_precision.per_word
-    words, in_words = lanes // per_word, per_word > 1
+    words, in_words, blocks = lanes // per_word, per_word > 1, num_blocks(workload.out_channels, lanes)
     # those of one loaded vector, or words of one channel block
     most_steps = min(limits.steps, words) if _by_lane(target) or in_words else limits.steps
     k_options = tuple(
@@ -255,7 +266,7 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     )
     coordinates = (
         _pixels(workload.output_pixels, limit),
-        Coordinate.split("n", num_blocks(workload.out_channels, lanes), innermost_max=limit),
+        _channel_blocks(blocks, limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
         *parallel_choice(target, 1, 2),
@@ -272,8 +283,8 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     def legal(p: PointwisePoint) -> bool:
         if Tile(p.m.inner, p.n.inner, p.k.inner, p.m.inner) not in allowed:
             return False
-        if p.num_fused > 1 and p.m.outer * p.m.inner > workload.output_pixels:
-            return False  # a fused loop can't be cut before its last tiles
+        if p.num_fused > 1 and (_is_cut(p.m, workload.output_pixels) or _is_cut(p.n, blocks)):
+            return False
         return _is_first_order(p)
 
     return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
@@ -372,10 +383,11 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
 
 def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]:
     limit, (rows, columns) = max_accumulators(target), workload.axes
+    blocks = num_blocks(workload.out_channels, target.vector_lanes)
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=limit),
         _columns(columns.output, limit),
-        Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes), innermost_max=limit),
+        _channel_blocks(blocks, limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
         _padding_choice(workload),
@@ -392,6 +404,8 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     allowed = _allowed(tiles, target)
 
     def legal(p: ConvPoint) -> bool:
+        if p.num_fused > 1 and _is_cut(p.n, blocks):
+            return False
         return tile(p.h.inner, p.w.inner, p.n.inner) in allowed
 
     return ScheduleSpace(workload, coordinates, ConvPoint, legal)
@@ -436,7 +450,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
         _columns(columns.output, limit),
-        Coordinate.split("n", blocks, innermost_max=limit),
+        _channel_blocks(blocks, limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
         *_window_choices(workload, target),
@@ -444,7 +458,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     )
 
     tile = functools.partial(_tile_of_sums, columns)
-    shapes = _shapes(rows.output, coordinates[1], {n for _, n in factorisations(blocks, 2, limit)}, limit)
+    shapes = _shapes(rows.output, coordinates[1], {n for _, n in coordinates[2].options}, limit)
     reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
@@ -457,7 +471,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
             return False
         if written_out > max(_MAX_WRITTEN_OUT, accumulators):
             return False
-        if p.order is _PIXELS and n_o == 1:
+        if (p.order is _PIXELS and n_o == 1) or (p.num_fused > 1 and _is_cut(p.n, blocks)):
             return False
         if p.order is _CHANNELS and p.padding is not Padding.BY_BAND:  # nothing belongs to a band: one row each
             return steps == 1
@@ -547,14 +561,14 @@ def _sums_of_bands(
     coordinates = (
         Coordinate.split("h", size, 3, innermost_max=limit),
         _columns(columns, limit),
-        Coordinate.split("n", blocks, innermost_max=limit),
+        _channel_blocks(blocks, limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
         *parallel_choice(target, 1, 2),
         _padding_choice(workload),
     )
     narrow = columns <= _NARROW_COLUMNS
-    all_blocks = {n for _, n in factorisations(blocks, 2, limit)}
+    all_blocks = {n for _, n in coordinates[2].options}
     shapes = {(rows * w, n) for rows, w, n in _shapes(size, coordinates[1], all_blocks, limit, narrow)}
     fewest_places = min(fewest_places, max(m for m, _ in shapes))
     shapes = {(m, n) for m, n in shapes if m >= fewest_places}
@@ -571,6 +585,8 @@ def _sums_of_bands(
         if accumulators * p.k.inner > max(_MAX_WRITTEN_OUT, accumulators):
             return False
         if p.order is _PIXELS and (n_o == 1 or bands == 1):
+            return False
+        if p.num_fused > 1 and _is_cut(p.n, blocks):
             return False
         return p.padding is Padding.AT_FIRST or (bands > 1 and (p.order is _PIXELS or n_o == 1))
 

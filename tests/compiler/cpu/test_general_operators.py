@@ -142,7 +142,7 @@ def test_every_general_operator_has_points(op: Operator, data: st.DataObject) ->
         assert 0 < len(points) == len(set(points))
 
 
-# Maps that no tile of several pixels divides.
+# Maps that no tile of several pixels divides, and channel blocks that no tile of several does.
 PRIME = {
     "pointwise": Workload("pointwise", 17, 32, 48, epilogue="relu", residual=True),
     "pointwise with a gate": Workload("pointwise", 13, 16, 32, epilogue="hswish", scaled=True),
@@ -151,31 +151,44 @@ PRIME = {
     "conv": Workload("conv", 34, 3, 16, 3, 2),
     "blockconv": Workload("blockconv", 13, 16, 32, 3, residual=True),
     "groupconv": Workload("groupconv", 17, 16, 16, 3, groups=4),
+    "pointwise to 13 blocks": Workload("pointwise", 14, 16, 104, scaled=True),
+    "pointwise to 13 blocks, of a prime map": Workload("pointwise", 13, 16, 104),
+    "conv to 13 blocks": Workload("conv", 28, 3, 104, 3, 2),
+    "blockconv to 13 blocks": Workload("blockconv", 14, 16, 104, 3, residual=True),
     "winograd": Workload("winograd", 52, 8, 16, 3),
     "winograd2": Workload("winograd2", 52, 8, 16, 3),
     "upconv": Workload("upconv", 17, 8, 16, 3, 2),
 }
-prime_maps = pytest.mark.parametrize("workload", [pytest.param(w, id=name) for name, w in PRIME.items()])
+# The same whose outputs, after the sums, are in loops over channel blocks.
+IN_BANDS = {
+    "winograd to 13 blocks": Workload("winograd", 14, 8, 104, 3),
+    "winograd2 to 13 blocks": Workload("winograd2", 14, 8, 104, 3),
+    "upconv to 13 blocks": Workload("upconv", 7, 8, 104, 3, 2),
+}
+
+
+def each(workloads: dict[str, Workload]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("workload", [pytest.param(w, id=name) for name, w in workloads.items()])
 
 
 def points_with_a_smaller_last_tile(workload: Workload, target: HardwareTarget) -> list[Point]:
     space = schedule_space(workload, target)
-    (tiles,) = (c for c in space.coordinates if c.cuts_last)
-    uneven = [p for p in space.points if math.prod(space.groups(p)[tiles.name]) > (tiles.extent or 0)]
-    return space.restricted(uneven).sample(4, np.random.default_rng(0))
+    cut = [c for c in space.coordinates if c.cuts_last]
+    uneven = [p for p in space.points if any(math.prod(space.groups(p)[c.name]) > (c.extent or 0) for c in cut)]
+    return space.restricted(uneven).sample(6, np.random.default_rng(0))
 
 
-@prime_maps
+@each(PRIME | IN_BANDS)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_tiles_with_a_smaller_last_one_are_right(workbench: Workbench, workload: Workload, num_threads: int) -> None:
     target = device(8, num_threads)
     points = points_with_a_smaller_last_tile(workload, target)
-    assert len(points) == 4
+    assert len(points) == 6
     outcomes = workbench.run(workbench.candidate(workload, point, target) for point in points)
     assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
 
 
-@prime_maps
+@each(PRIME)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_no_tile_asks_whether_it_is_the_last(workload: Workload, num_threads: int) -> None:
     target = device(8, num_threads)

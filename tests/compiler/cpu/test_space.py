@@ -98,7 +98,7 @@ def test_split_factors_multiply_to_their_loops_or_leave_a_smaller_last_tile(
         assert splits.keys() == loops.keys()
         for name, group in splits.items():
             assert min(group) >= 1
-            assert 0 <= math.prod(group) - loops[name] < (group[-1] if name in ("split_m", "split_w") else 1)
+            assert 0 <= math.prod(group) - loops[name] < (group[-1] if name in ("split_m", "split_w", "split_n") else 1)
 
 
 @some
