@@ -404,9 +404,8 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     allowed = _allowed(tiles, target)
 
     def legal(p: ConvPoint) -> bool:
-        if p.num_fused > 1 and _is_cut(p.n, blocks):
-            return False
-        return tile(p.h.inner, p.w.inner, p.n.inner) in allowed
+        is_fused_cut = p.num_fused > 1 and _is_cut(p.n, blocks)
+        return tile(p.h.inner, p.w.inner, p.n.inner) in allowed and not is_fused_cut
 
     return ScheduleSpace(workload, coordinates, ConvPoint, legal)
 
@@ -568,8 +567,8 @@ def _sums_of_bands(
         _padding_choice(workload),
     )
     narrow = columns <= _NARROW_COLUMNS
-    all_blocks = {n for _, n in coordinates[2].options}
-    shapes = {(rows * w, n) for rows, w, n in _shapes(size, coordinates[1], all_blocks, limit, narrow)}
+    vectors = {n for _, n in coordinates[2].options}
+    shapes = {(rows * w, n) for rows, w, n in _shapes(size, coordinates[1], vectors, limit, narrow)}
     fewest_places = min(fewest_places, max(m for m, _ in shapes))
     shapes = {(m, n) for m, n in shapes if m >= fewest_places}
     steps = [k * taps for _, k in k_options]
@@ -584,9 +583,7 @@ def _sums_of_bands(
             return False
         if accumulators * p.k.inner > max(_MAX_WRITTEN_OUT, accumulators):
             return False
-        if p.order is _PIXELS and (n_o == 1 or bands == 1):
-            return False
-        if p.num_fused > 1 and _is_cut(p.n, blocks):
+        if (p.order is _PIXELS and (n_o == 1 or bands == 1)) or (p.num_fused > 1 and _is_cut(p.n, blocks)):
             return False
         return p.padding is Padding.AT_FIRST or (bands > 1 and (p.order is _PIXELS or n_o == 1))
 
