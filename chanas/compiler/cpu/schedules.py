@@ -250,7 +250,10 @@ def _split_bands(
     c, h, w, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
     band, h_m, h_i = sch.split(h, list(point.h))
     w_o, w_i = split_tiles(sch, w, point.w)
-    c_o, c_i = split_tiles(sch, c, Split(*blocks))
+    if isinstance(point, GroupConvPoint):  # sets of groups may have more vectors than there are blocks of outputs
+        c_o, c_i = sch.split(c, list(blocks))
+    else:
+        c_o, c_i = split_tiles(sch, c, Split(*blocks))
     outer = [band, c_o] if pixels_outside else [c_o, band]
     sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
     sch.vectorize(v)
