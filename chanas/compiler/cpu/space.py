@@ -155,9 +155,9 @@ def _columns(extent: int, limit: int) -> Coordinate:
 
 
 def _channel_blocks(extent: int, limit: int) -> Coordinate:
-    """Tiles of at most so many channel blocks. Two to five use each input that is loaded several times and leave
-    registers for several pixels."""
-    return Coordinate.tiles("n", extent, limit, range(2, 6))
+    """Tiles of at most so many channel blocks. Two to five, or as many as leave registers for four pixels, use each input
+    that is loaded several times."""
+    return Coordinate.tiles("n", extent, limit, range(2, max(5, limit // 4) + 1))
 
 
 def _is_cut(split: Split, extent: int) -> bool:
