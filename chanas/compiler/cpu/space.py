@@ -155,8 +155,8 @@ def _columns(extent: int, limit: int) -> Coordinate:
 
 
 def _channel_blocks(extent: int, limit: int) -> Coordinate:
-    """Tiles of at most so many channel blocks. Two to five, or as many as leave registers for four pixels, use each input
-    that is loaded several times."""
+    """Tiles of at most so many channel blocks. Two to five, or as many as leave registers for four pixels, use each
+    loaded input several times."""
     return Coordinate.tiles("n", extent, limit, range(2, max(5, limit // 4) + 1))
 
 
