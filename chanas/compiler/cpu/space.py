@@ -155,9 +155,9 @@ def _columns(extent: int, limit: int) -> Coordinate:
 
 
 def _channel_blocks(extent: int, limit: int) -> Coordinate:
-    """Tiles of at most so many channel blocks. Two to five, or as many as leave registers for four pixels, use each
-    loaded input several times."""
-    return Coordinate.tiles("n", extent, limit, range(2, max(5, limit // 4) + 1))
+    """Tiles of at most so many channel blocks. Two of them or more use each loaded input several times, as long as they
+    leave registers for four pixels."""
+    return Coordinate.tiles("n", extent, limit, range(2, limit // 4 + 1))
 
 
 def _is_cut(split: Split, extent: int) -> bool:
