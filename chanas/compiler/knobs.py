@@ -20,14 +20,7 @@ import numpy as np
 
 from chanas.compiler.backends import BACKENDS, schedule_space
 from chanas.compiler.cpu import points
-from chanas.compiler.space import (
-    EXTRA_KNOBS,
-    Coordinate,
-    Point,
-    ScheduleSpace,
-    factorisations,
-    with_smaller_last,
-)
+from chanas.compiler.space import EXTRA_KNOBS, Coordinate, Point, ScheduleSpace, factorisations, with_smaller_last
 from chanas.core.target import HardwareTarget
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.yaml_files import read_mapping

@@ -241,7 +241,7 @@ def conv(sch: Any, workload: Workload, point: ConvPoint, prefix: str, parallel: 
 
 
 def _split_bands(
-    sch: Any, point: BlockConvPoint | GroupConvPoint, prefix: str, blocks: tuple[int, int], pixels_outside: bool
+    sch: Any, point: BlockConvPoint | GroupConvPoint, prefix: str, blocks: Split, pixels_outside: bool
 ) -> tuple[list[Any], Any, Any]:
     """for c, h, w, v  ->  for c_o, band (or band, c_o), h_m, w_o: [h_i, w_i, c_i] written out, v a vector.
 
@@ -253,7 +253,7 @@ def _split_bands(
     if isinstance(point, GroupConvPoint):  # sets of groups may have more vectors than there are blocks of outputs
         c_o, c_i = sch.split(c, list(blocks))
     else:
-        c_o, c_i = split_tiles(sch, c, Split(*blocks))
+        c_o, c_i = split_tiles(sch, c, blocks)
     outer = [band, c_o] if pixels_outside else [c_o, band]
     sch.reorder(*outer, h_m, w_o, h_i, w_i, c_i, v)
     sch.vectorize(v)
@@ -306,7 +306,7 @@ def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, 
     w_i, c_i] written out, v a vector; then outputs, lanes in another order, [h_i, w_i, c_m, c_i] written out."""
     pad, acc, sums, out = (sch.get_sblock(f"{prefix}{name}") for name in ("pad", "acc", "sums", "out"))
     stores, passes, inner = point.n
-    outer, band, w_o = _split_bands(sch, point, prefix, (stores, passes * inner), pixels_outside=False)
+    outer, band, w_o = _split_bands(sch, point, prefix, Split(stores, passes * inner), pixels_outside=False)
     if passes == 1:
         sch.compute_inline(sums)
         sch.compute_at(acc, w_o, preserve_unit_loops=True)
