@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 _CALLS_FOR_ESTIMATE = 3
+# Seconds of repeats after which a timing that is asked for no more of them ends, whatever their spread.
+_MOST_S = 1.0
 
 Call = tuple[Callable[..., Any], Sequence[Any]]
 Clock = Callable[[Iterator[Call], int], float]
@@ -23,7 +25,7 @@ Clock = Callable[[Iterator[Call], int], float]
 class TimingSettings:
     """Settings of one timing.
 
-    repeats       how often it is repeated; up to four times as often, until the spread is small enough
+    repeats       how often it is repeated; up to four times as often, or for a second, until the spread is small enough
     min_repeat_s  seconds of calls in one repeat, at least
     max_spread    interquartile range of the repeats, as a share of their median, that is small enough
     cold_bytes    bytes of the copies of the weights that calls take turns among, so that each finds its own cold; on a
@@ -88,8 +90,8 @@ def time_calls(
     """Seconds per call.
 
     The calls (function and arguments) take turns, over the end of a repeat too. Up to four times as many repeats are
-    made until the interquartile range is small enough. A candidate slower than `hopeless_s` at first is not measured
-    further.
+    made, or for a second, until the interquartile range is small enough. A candidate slower than `hopeless_s` at first
+    is not measured further.
     """
     turns = itertools.cycle(calls)
     with _undisturbed():
@@ -99,10 +101,10 @@ def time_calls(
         samples = [estimate] if hopeless_s is not None and estimate > hopeless_s else []
         while not samples or hopeless_s is None or samples[0] <= hopeless_s:
             samples.append(clock(turns, num_calls))
-            median = statistics.median(samples)
-            if len(samples) >= settings.repeats and (
-                interquartile_range(samples) <= settings.max_spread * median or len(samples) >= 4 * settings.repeats
-            ):
+            if len(samples) < settings.repeats:
+                continue
+            is_enough = len(samples) >= 4 * settings.repeats or math.fsum(samples) * num_calls >= _MOST_S
+            if is_enough or interquartile_range(samples) <= settings.max_spread * statistics.median(samples):
                 break
     return Summary.of(samples)
 

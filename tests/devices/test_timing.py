@@ -45,7 +45,12 @@ def test_enough_repeats_are_made_when_they_agree() -> None:
 
 
 def test_four_times_as_many_repeats_are_made_while_they_disagree() -> None:
-    assert time_calls([NOTHING], 1, SHORT, clock=clock_of(1.0, 2.0, 3.0)).repeats == 16
+    assert time_calls([NOTHING], 1, SHORT, clock=clock_of(0.01, 0.02, 0.03)).repeats == 16
+
+
+def test_they_disagree_for_no_longer_than_a_second() -> None:
+    assert time_calls([NOTHING], 1, SHORT, clock=clock_of(0.1, 0.2)).repeats == 7
+    assert time_calls([NOTHING], 1, SHORT, clock=clock_of(1.0, 2.0)).repeats == 4
 
 
 def test_what_is_hopeless_at_first_is_not_timed_further() -> None:
