@@ -105,12 +105,12 @@ class Families(dict[tuple[str, str], Family[Any]]):
         return found
 
     def space(self, workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
-        """The schedule space of an operator on a target.
+        """The schedule space of an operator on a target. The last ones are kept, since their points take long to list.
 
         Raises:
             ScheduleError: as `of`.
         """
-        return self.of(workload).space(workload, target)
+        return _space(self.of(workload), workload, target)
 
     def program(self, workload: Workload, point: Point, target: HardwareTarget) -> Any:
         """A `tirx.PrimFunc` of one operator alone, scheduled by `point`; its symbol is `main`.
@@ -119,3 +119,8 @@ class Families(dict[tuple[str, str], Family[Any]]):
             ScheduleError: the point is no schedule of the workload, or as `of`.
         """
         return self.of(workload).program(workload, point, target)
+
+
+@functools.lru_cache(maxsize=512)
+def _space(family: Family[Any], workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
+    return family.space(workload, target)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_type_hints
 
@@ -23,6 +23,10 @@ from chanas.operators.workload import Workload
 
 # Combinations of a space whose points are listed; of a larger one so many are drawn, in so many attempts for each.
 _MAX_LISTED, _MAX_DRAWN, _MAX_DRAWS_EACH = 1 << 18, 2048, 64
+
+# Steps of equal tiles over those of a loop that they do not divide, at most: a last tile that is much smaller leaves
+# registers, and multiply-add units, idle.
+_MAX_UNEVEN = 1.25
 
 Point = tuple[int, ...]
 Named = dict[str, tuple[int, ...]]
@@ -113,12 +117,14 @@ class Coordinate:
         return cls(f"split_{name}", factorisations(extent, parts, innermost_max))
 
     @classmethod
-    def tiles(cls, name: str, extent: int, innermost_max: int, sizes: range) -> Coordinate:
-        """The factorisations of a loop over tiles; where none has one of the `sizes`, as of a prime number, also those
-        with a smaller last tile."""
+    def tiles(cls, name: str, extent: int, innermost_max: int, sizes: Collection[int]) -> Coordinate:
+        """The factorisations of a loop over tiles; where none has one of the `sizes`, as of a prime number, also splits
+        with a smaller last tile: tiles of the least of the sizes or more, of `_MAX_UNEVEN` times the steps at most."""
         even = factorisations(extent, 2, innermost_max)
-        is_enough = any(inner in sizes for _, inner in even)
-        uneven = () if is_enough else with_smaller_last(extent, range(sizes.start, innermost_max + 1))
+        uneven: tuple[Split, ...] = ()
+        if not any(inner in sizes for _, inner in even):
+            found = with_smaller_last(extent, range(min(sizes, default=1), innermost_max + 1))
+            uneven = tuple(split for split in found if math.prod(split) <= _MAX_UNEVEN * extent)
         return cls(f"split_{name}", (*even, *uneven), cuts_last=True)
 
     @classmethod
@@ -249,12 +255,19 @@ class ScheduleSpace(Generic[Decoded]):
         """All legal points; the spaces of these operators are small enough to be listed (at most a few thousand)."""
         if self.only is not None:
             return self.only
-        names = [c.name for c in self.coordinates]
-        return tuple(
-            tuple(itertools.chain.from_iterable(groups))
-            for groups in itertools.product(*(c.options for c in self.coordinates))
-            if self.legal(dict(zip(names, groups, strict=True)))
-        )
+        every = zip(itertools.product(*(c.options for c in self.coordinates)), self._read_all(), strict=True)
+        return tuple(tuple(itertools.chain.from_iterable(groups)) for groups, read in every if self.is_legal(read))
+
+    def _read_all(self) -> Iterator[Decoded]:
+        """All combinations of options, in their order, as schedules see them; each option is read once."""
+        options = {c.name: c.options for c in self.coordinates}
+        columns: dict[str, Sequence[Any]] = dict(options)
+        for name, make, absent in self._declared:
+            groups = options[name] if absent is None else options.get(name, (absent,))
+            columns[name] = [make(*group) for group in groups]
+        places = [list(columns).index(name) for name, _, _ in self._declared]
+        for values in itertools.product(*columns.values()):
+            yield self.point_type(*[values[i] for i in places])
 
     @property
     def num_combinations(self) -> int:

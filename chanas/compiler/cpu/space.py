@@ -56,8 +56,9 @@ _RESERVED_BESIDE_WEIGHTS = 1
 # Longest stretch of a loop that is written out: beyond it the compiler takes seconds and the code gets no faster.
 _MAX_UNROLLED_REDUCTION = 16
 
-# Fewer sums than these can't hide the latency of a multiply-add; where a map allows no more, it is what there is.
-_MIN_ACCUMULATORS = 8
+# Sums that hide the latency of multiply-adds, which is four cycles for two at a time. One fewer, as a map of seven
+# columns suggests, may be worth it; still fewer are what there is where a map allows no more.
+_ENOUGH_ACCUMULATORS, _MIN_ACCUMULATORS = 8, 7
 # The same of dot products, each of which waits for the one before it for six cycles.
 _MIN_DOT_PRODUCTS = 6
 # Multiply-adds written out in one loop body: longer ones don't fit the cache of decoded instructions, and spill.
@@ -125,7 +126,7 @@ def _allowed(tiles: Collection[Tile], target: HardwareTarget, fewest: int = 1) -
         return frozenset(tile for tile in tiles if tile.num_sums >= smallest)
     room = target.num_vector_registers - _RESERVED_BESIDE_OPERANDS
     fitting = [tile for tile in tiles if tile.num_registers <= room]
-    smallest = min(_MIN_ACCUMULATORS, max(tile.num_sums for tile in fitting))
+    smallest = min(_ENOUGH_ACCUMULATORS, max(tile.num_sums for tile in fitting))
     loads = {tile: tile.loads(target.vector_lanes) for tile in fitting if tile.num_sums >= smallest}
     most = max(_MAX_LOADS, _MAX_LOADS_OVER_LEAST * min(loads.values()))
     return frozenset(tile for tile, ratio in loads.items() if ratio <= most)
@@ -148,10 +149,11 @@ def _pixels(extent: int, limit: int) -> Coordinate:
     return Coordinate.tiles("m", extent, limit, range(_MIN_TILE_PIXELS, limit // 2 + 1))
 
 
-def _columns(extent: int, limit: int) -> Coordinate:
-    """Tiles of at most so many columns. Five to fifteen keep a core's multiply-add units busy, with some number of
-    channel blocks."""
-    return Coordinate.tiles("w", extent, limit, range(5, min(limit, 15) + 1))
+def _columns(extent: int, limit: int, fewest: int = 1) -> Coordinate:
+    """Tiles of at most so many columns. Four to fifteen keep a core's multiply-add units busy, with a number of channel
+    blocks that makes `fewest` sums."""
+    sizes = [w for w in range(_MIN_TILE_PIXELS, min(limit, 15) + 1) if limit // w * w >= fewest]
+    return Coordinate.tiles("w", extent, limit, sizes)
 
 
 def _channel_blocks(extent: int, limit: int) -> Coordinate:
@@ -325,11 +327,8 @@ def _matrix_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpa
 
 def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
     """Tiles of pixels times all channel blocks; those of the full blocks are cut further."""
-    lanes, limit, limits = (
-        target.vector_lanes,
-        max_accumulators(target),
-        _POINTWISE_LIMITS[workload.input_precision],
-    )
+    lanes, limit = target.vector_lanes, max_accumulators(target)
+    limits = _POINTWISE_LIMITS[workload.input_precision]
     full, at_once = num_blocks(workload.out_channels, lanes) - 1, 2 * workload.input_precision.per_word
     k_options = tuple(
         (o, i)
@@ -411,17 +410,19 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
 
 
 def _shapes(
-    rows: int, columns: Coordinate, vectors: Collection[int], limit: int, narrow: bool = False
+    rows: int, columns: Coordinate, vectors: Collection[int], limit: int, fewest: int = 1, narrow: bool = False
 ) -> set[tuple[int, int, int]]:
-    """Rows, columns and vectors of the tiles of at most `limit` sums; several rows where a tile has all columns, or
-    anywhere in a narrow map."""
-    return {
+    """Rows, columns and vectors of the tiles of at most `limit` sums, in at least `fewest` places as far as the factors
+    allow; several rows where a tile has all columns, or anywhere in a narrow map."""
+    found = {
         (h_i, w_i, n_i)
         for _, h_i in factorisations(rows, 2, limit)
         for w_o, w_i in columns.options
         for n_i in vectors
         if h_i * w_i * n_i <= limit and (narrow or h_i == 1 or w_o == 1)
     }
+    fewest = min(fewest, max(h * w for h, w, _ in found))
+    return {(h, w, n) for h, w, n in found if h * w >= fewest}
 
 
 def _tile_of_sums(columns: Axis, h_i: int, w_i: int, n_i: int, k_i: int, reduction: int) -> Tile:
@@ -448,7 +449,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     k_options = _in_blocks(-(-workload.channels_per_group // per_word), lanes // per_word)
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
-        _columns(columns.output, limit),
+        _columns(columns.output, limit, _ENOUGH_ACCUMULATORS),
         _channel_blocks(blocks, limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
@@ -457,7 +458,9 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     )
 
     tile = functools.partial(_tile_of_sums, columns)
-    shapes = _shapes(rows.output, coordinates[1], {n for _, n in coordinates[2].options}, limit)
+    # a product of bytes reads its weights from memory, as often as that may be
+    fewest = 1 if workload.input_precision is INT8 else _MIN_TILE_PIXELS
+    shapes = _shapes(rows.output, coordinates[1], {n for _, n in coordinates[2].options}, limit, fewest)
     reduces = [r for (r,) in next(c.options for c in coordinates if c.name == "reduce")]
     tiles = {tile(*shape, k, r) for shape in shapes for _, k in k_options for r in reduces}
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
@@ -495,7 +498,7 @@ def groupconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Group
     has_gaps = any(axis.has_gaps for axis in workload.axes)
     coordinates = (
         Coordinate.split("h", rows.output, 3, innermost_max=limit),
-        _columns(columns.output, limit),
+        _columns(columns.output, limit, _ENOUGH_ACCUMULATORS),
         Coordinate.split("n", shared.sets * shared.vectors, 3, innermost_max=limit),
         Coordinate("split_k", factorisations(workload.channels_per_group, 2, _MAX_UNROLLED_REDUCTION)),
         *_window_choices(workload, target),
@@ -559,7 +562,7 @@ def _sums_of_bands(
     k_options = _in_blocks(workload.in_channels, lanes)
     coordinates = (
         Coordinate.split("h", size, 3, innermost_max=limit),
-        _columns(columns, limit),
+        _columns(columns, limit, _ENOUGH_ACCUMULATORS),
         _channel_blocks(blocks, limit),
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
@@ -567,12 +570,8 @@ def _sums_of_bands(
         _padding_choice(workload),
     )
     narrow = columns <= _NARROW_COLUMNS
-    vectors = {n for _, n in coordinates[2].options}
-    shapes = {(rows * w, n) for rows, w, n in _shapes(size, coordinates[1], vectors, limit, narrow)}
-    fewest_places = min(fewest_places, max(m for m, _ in shapes))
-    shapes = {(m, n) for m, n in shapes if m >= fewest_places}
-    steps = [k * taps for _, k in k_options]
-    tiles = {Tile(m, n, k, m) for m, n in shapes for k in steps}
+    shapes = _shapes(size, coordinates[1], {n for _, n in coordinates[2].options}, limit, fewest_places, narrow)
+    tiles = {Tile(h * w, n, k * taps, h * w) for h, w, n in shapes for _, k in k_options}
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: WinogradPoint) -> bool:

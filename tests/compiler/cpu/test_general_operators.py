@@ -150,6 +150,7 @@ PRIME = {
     "depthwise": Workload("depthwise", 17, 16, 16, 3, epilogue="relu"),
     "conv": Workload("conv", 34, 3, 16, 3, 2),
     "blockconv": Workload("blockconv", 13, 16, 32, 3, residual=True),
+    "blockconv of 7 columns": Workload("blockconv", 7, 16, 32, 3, residual=True),
     "groupconv": Workload("groupconv", 17, 16, 16, 3, groups=4),
     "pointwise to 13 blocks": Workload("pointwise", 14, 16, 104, scaled=True),
     "pointwise to 13 blocks, of a prime map": Workload("pointwise", 13, 16, 104),
@@ -157,6 +158,7 @@ PRIME = {
     "blockconv to 13 blocks": Workload("blockconv", 14, 16, 104, 3, residual=True),
     "winograd": Workload("winograd", 52, 8, 16, 3),
     "winograd2": Workload("winograd2", 52, 8, 16, 3),
+    "winograd of 7 tiles": Workload("winograd", 28, 8, 16, 3),
     "upconv": Workload("upconv", 17, 8, 16, 3, 2),
 }
 # The same whose outputs, after the sums, are in loops over channel blocks.
