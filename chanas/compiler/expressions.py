@@ -10,6 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import tvm
@@ -72,6 +73,21 @@ fused_multiply_add = Intrinsic("tirx.chanas_fused", {"llvm": _lower_fused})
 def float32(value: float) -> Any:
     """A constant of a program."""
     return tirx.const(value, "float32")
+
+
+def combined(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
+    """Σ coefficient · term, without the zeros and ones."""
+    factors = [(c, x) for c, x in zip(coefficients, terms, strict=True) if c]
+    products = [x if c == 1 else x * float32(float(c)) for c, x in factors]
+    return functools.reduce(operator.add, products)
+
+
+def chosen(index: Any, values: Sequence[Any]) -> Any:
+    """The value of a number that is a constant once its loop is unrolled."""
+    found = values[-1]
+    for i in reversed(range(len(values) - 1)):
+        found = tirx.Select(index == i, values[i], found)
+    return found
 
 
 def _polynomial(terms: Sequence[float], x: Any) -> Any:

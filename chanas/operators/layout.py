@@ -185,8 +185,8 @@ class Blocks:
             packed = _in_lanes_of_groups(workload, weight, self.lanes)
         else:
             arranged = _ARRANGED[workload.op](workload, weight) if workload.op in _ARRANGED else weight
-            if workload.is_quantised and workload.weight_precision.per_word > 1:
-                arranged = _channels_by_tap(weight, workload.weight_precision.per_word)
+            if _per_word(workload) > 1:
+                arranged = _channels_by_tap(weight, _per_word(workload))
             packed = pack_channels(np.ascontiguousarray(arranged).reshape(len(weight), -1), self.lanes)
         if workload.weight_precision.per_word > 1:
             packed = in_words(packed, _run(workload), workload.weight_precision)
@@ -211,8 +211,13 @@ def _depth(workload: Workload) -> int:
         return winograd_counts(workload).weights * workload.in_channels
     if workload.op == "upconv":
         return math.prod(axis.stride * num_taps(axis) for axis in workload.axes) * workload.in_channels
-    per_word = workload.weight_precision.per_word if workload.is_quantised else 1
+    per_word = _per_word(workload)
     return -(-workload.channels_per_group // per_word) * per_word * workload.kernel_area
+
+
+def _per_word(workload: Workload) -> int:
+    """Input channels whose weights share words."""
+    return 1 if workload.is_channelwise else workload.weight_precision.per_word
 
 
 def _channels_by_tap(weight: Float32Array, per_word: int) -> Float32Array:

@@ -67,8 +67,8 @@ GPUS = {"float32": GPU, "float16": HALVES, "tf32": TF32}
 OF_GPUS = {w.op: w for w in reversed(WORKLOADS)}
 ROWS: list[Case] = [
     *((replace(OF_CPUS[op], dtype=dtype), CPUS[dtype]) for op, dtype in CPU_FAMILIES),
-    (replace(OF_CPUS["pointwise"], dtype="bfloat16"), MATRICES),
-    (replace(OF_CPUS["pointwise"], dtype="int8"), INT8_MATRICES),
+    *((replace(OF_CPUS[op], dtype="bfloat16"), MATRICES) for op in ("pointwise", "blockconv")),
+    *((replace(OF_CPUS[op], dtype="int8"), INT8_MATRICES) for op in ("pointwise", "blockconv")),
     *((replace(OF_GPUS[op], dtype=dtype), GPUS[dtype]) for op, dtype in GPU_FAMILIES),
 ]
 
@@ -237,6 +237,9 @@ EDGES_IN_BFLOAT16 = [
     Workload("pointwise", 7, 24, 40, scaled=True),
     Workload("pointwise", 5, 20, 56, epilogue="hswish", scaled=True, residual=True),
     Workload("pointwise", 5, 18, 24),
+    Workload("pointwise", 9, 24, 40, 1, 2, "relu6", residual=True, residual_first=True),
+    Workload("blockconv", 7, 18, 24, 3, 2, "relu"),
+    Workload("blockconv", 9, 24, 20, 3, 1, "leaky0.1", residual=True, input_width=6, kernel_width=1),
     Workload("depthwise", 1, 8, 8, 7, 2, "relu"),
     Workload("depthwise", 2, 24, 24, 7, 1, "none"),
     Workload("depthwise", 7, 40, 40, 3, 2, "hsigmoid"),
@@ -247,9 +250,14 @@ EDGES_IN_BFLOAT16 = [
     Workload("pool", 1, 8, 8),
 ]
 EDGES_IN_MATRICES = [
-    *(w for w in EDGES_IN_BFLOAT16 if w.op == "pointwise" and w.input_size > 1),
+    *(w for w in EDGES_IN_BFLOAT16 if w.op in ("pointwise", "blockconv") and w.input_size > 1),
     Workload("pointwise", 17, 40, 72, epilogue="relu"),
     Workload("pointwise", 28, 31, 33, epilogue="hswish", scaled=True),
+    Workload("pointwise", 9, 100, 40, 1, 3, "relu", scaled=True),
+    Workload("blockconv", 19, 72, 40, 3, 1, "hswish"),
+    Workload("blockconv", 13, 40, 8, 5, 2, "none", dilation=(2, 1), padding=(0, 1, 3, 2)),
+    Workload("blockconv", 3, 130, 24, 7, 1, "relu", residual=True, residual_first=True, input_width=34),
+    Workload("blockconv", 7, 16, 40, 1, 3, "relu"),
 ]
 EDGES_IN_INT8 = [
     *(w for w in (*EDGES, *EDGES_IN_BFLOAT16) if (w.op, "int8") in CPU_FAMILIES and w.groups == 1),
@@ -414,14 +422,13 @@ REFUSED: list[tuple[Workload, HardwareTarget, str]] = [
         (Workload("pool", 9, 16, 16, epilogue="relu"), "pool with epilogue of its own is not there in float32"),
     ]),
     *((replace(w, dtype="bfloat16"), BF16, f"{text} is not there in bfloat16") for w, text in [
-        *((Workload(op, 8, 8, 8, 3), op) for op in ("blockconv", "winograd", "winograd2", "upconv")),
+        *((Workload(op, 8, 8, 8, 3), op) for op in ("winograd", "winograd2", "upconv")),
+        (Workload("blockconv", 8, 32, 32, 3, groups=2), "blockconv with groups"),
         (replace(WINDOW, out_channels=32), "several outputs of a channel"),
         (replace(WINDOW, epilogue="swish"), "epilogue of its own"),
         (replace(WINDOW, residual=True), "residual"),
         (replace(WINDOW, padding=(0, 0, 0, 0)), "padding of its own"),
-        (replace(SQUARE, epilogue="relu", residual=True, residual_first=True), "residual before the epilogue"),
         (replace(SQUARE, scaled=True, prologue="relu"), "prologue"),
-        (replace(SQUARE, stride=2), "stride"),
     ]),
     *((w, GPU, text) for w, text in [
         *((Workload(op, 8, 8, 8, 3), f"{op} is not there on GPUs") for op in ("winograd", "winograd2", "upconv")),

@@ -12,7 +12,14 @@ from typing import Any
 
 from chanas.compiler.cpu import schedules, space
 from chanas.compiler.cpu.batches import over_images
-from chanas.compiler.cpu.points import DepthwisePoint, HalfBlockPoint, Padding
+from chanas.compiler.cpu.points import (
+    BlockConvPoint,
+    DepthwisePoint,
+    HalfBlockPoint,
+    MatrixConvPoint,
+    MatrixPoint,
+    Padding,
+)
 from chanas.compiler.families import Complete, Compute, Families, Family, Stages
 from chanas.compiler.space import EXTRA_KNOBS, Decoded, Point, ScheduleSpace
 from chanas.core.target import HardwareTarget
@@ -109,9 +116,18 @@ def _operators() -> Any:
 
 
 def _pointwise(point: Any) -> Compute:
-    """The expression of a `HalfBlockPoint`, or of any other one."""
+    """The expression of a `HalfBlockPoint`, of a `MatrixPoint` that packs, or of any other one."""
     operators = _operators()
     compute: Compute = operators.half_block_pointwise if isinstance(point, HalfBlockPoint) else operators.pointwise
+    if isinstance(point, MatrixPoint) and point.packs:
+        compute = operators.packed_pointwise
+    return compute
+
+
+def _blockconv(point: BlockConvPoint | MatrixConvPoint) -> Compute:
+    """The expression of a point: matrix registers read packed inputs."""
+    operators = _operators()
+    compute: Compute = operators.packed_blockconv if isinstance(point, MatrixConvPoint) else operators.blockconv
     return compute
 
 
@@ -165,7 +181,7 @@ def _family(
 
 _BY_OPERATOR = {
     "conv": _family("conv", _ANY_WINDOW),
-    "blockconv": _family("blockconv", _ANY_GROUPS),
+    "blockconv": _family("blockconv", _ANY_GROUPS, _blockconv),
     "groupconv": _family("groupconv", _ANY_GROUPS),
     "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
     "winograd2": _family("winograd2", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
@@ -174,7 +190,11 @@ _BY_OPERATOR = {
     "depthwise": _family("depthwise", _ANY_WINDOW | {"several outputs of a channel"}, _depthwise),
     "pool": _family("pool", _ANY_MAP, in_rectangles=False),
 }
-_IN_BFLOAT16 = ("conv", "pointwise", "depthwise", "pool")
+_IN_BFLOAT16 = {
+    **{op: replace(_BY_OPERATOR[op], takes=frozenset()) for op in ("conv", "depthwise", "pool")},
+    "blockconv": replace(_BY_OPERATOR["blockconv"], takes=_ANY_WINDOW),
+    "pointwise": replace(_BY_OPERATOR["pointwise"], takes=_ANY_STRIDE),
+}
 # Epilogues of many terms are not computed to the bit.
 _IN_INT8 = {
     **{op: replace(_BY_OPERATOR[op], takes=_ANY_WINDOW - {"epilogue of many terms"}) for op in ("conv", "blockconv")},
@@ -187,7 +207,7 @@ FAMILIES = Families(
     "CPUs",
     {
         **{(op, "float32"): family for op, family in _BY_OPERATOR.items()},
-        **{(op, "bfloat16"): replace(_BY_OPERATOR[op], takes=frozenset()) for op in _IN_BFLOAT16},
+        **{(op, "bfloat16"): family for op, family in _IN_BFLOAT16.items()},
         **{(op, "int8"): family for op, family in _IN_INT8.items()},
     },
 )

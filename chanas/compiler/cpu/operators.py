@@ -18,11 +18,8 @@ Stage names start with a prefix, so that the operators of a block can stand in o
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from tvm import te, tirx
@@ -30,7 +27,8 @@ from tvm import te, tirx
 from chanas.compiler.cpu.arithmetic import arithmetic_of, half_of, join, neighbours, pair
 from chanas.compiler.cpu.intrinsics import repeated, turned
 from chanas.compiler.cpu.outputs import Tensors, grids, loader, output, pixel, store
-from chanas.compiler.expressions import epilogue, float32, fused_multiply_add
+from chanas.compiler.cpu.tiles import ROW_BYTES
+from chanas.compiler.expressions import chosen, combined, epilogue, float32, fused_multiply_add
 from chanas.operators.grouped import abreast
 from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
@@ -70,10 +68,13 @@ def _input_pixel(workload: Workload, m: Any) -> Any:
     return m // columns.output * (rows.stride * columns.size) + m % columns.output * columns.stride
 
 
-def _block_sums(workload: Workload, shape: Shape, prefix: str, read: Read, weights: Any) -> Any:
-    """Sums over input channels, one vector for each pixel and channel block; `read` is of the input."""
+def _block_sums(
+    workload: Workload, shape: Shape, prefix: str, read: Read, weights: Any, side_by_side: int | None = None
+) -> Any:
+    """Sums over input channels, one vector for each pixel and channel block; `read` is of the input, of so many
+    channels side by side (those of a block)."""
     own, per_word = arithmetic_of(workload.input_precision), workload.input_precision.per_word
-    words = shape[-1] // per_word  # of a channel block
+    words = (side_by_side or shape[-1]) // per_word
     k = te.reduce_axis((0, -(-workload.in_channels // per_word)), name="k")
 
     def total(b: Any, m: Any, v: Any) -> Any:
@@ -130,6 +131,26 @@ def _tail_of_words(workload: Workload, shape: Shape, prefix: str, read: Read, we
     return te.compute((pixels, lanes), total, name=f"{prefix}tail")
 
 
+def _packed(workload: Workload, name: str, shape: Shape, read: Read) -> Any:
+    """[stretches, *places, channels]: of an input [B, *places, l] as many channels side by side as a row of a matrix
+    register has. Beyond the last block are those of the last one, which no sum takes."""
+    *places, lanes = shape
+    blocks = num_blocks(workload.in_channels, lanes)
+    side_by_side = ROW_BYTES // workload.input_precision.item_bytes
+
+    def value(s: Any, *place: Any) -> Any:
+        block = tirx.min(s * (side_by_side // lanes) + place[-1] // lanes, blocks - 1)
+        return read(block, *place[:-1], place[-1] % lanes)
+
+    return te.compute((-(-blocks * lanes // side_by_side), *places, side_by_side), value, name=name)
+
+
+def _packed_sums(workload: Workload, shape: Shape, prefix: str, read: Read, weights: Any) -> Any:
+    """The same of an input that is packed first."""
+    packed = _packed(workload, f"{prefix}pack", shape[1:], read)
+    return _block_sums(workload, shape, prefix, lambda *place: packed[place], weights, int(packed.shape[-1]))
+
+
 def pointwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     return _pointwise(_block_sums, workload, lanes, prefix, x, parameters, extras)
 
@@ -139,6 +160,11 @@ def half_block_pointwise(
 ) -> Any:
     """The same with sums of their own for a last channel block that is half empty."""
     return _pointwise(_half_block_sums, workload, lanes, prefix, x, parameters, extras)
+
+
+def packed_pointwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
+    """The same of an input that is packed for matrix registers first."""
+    return _pointwise(_packed_sums, workload, lanes, prefix, x, parameters, extras)
 
 
 def _pointwise(
@@ -353,8 +379,7 @@ def _pad_outputs(
     if workload.is_channelwise:
         padding = _pad(workload, lanes, prefix, x, height, width, load=loader(workload, parameters))
         return lambda b, c, h, w, v: padding[b, h, w, v]
-    zero = grids(parameters)[0].zero.astype("uint8") if workload.is_quantised else None
-    padding = _pad(workload, lanes, prefix, x, height, width, zero=zero)
+    padding = _pad(workload, lanes, prefix, x, height, width, zero=_zero(workload, x, parameters))
     if workload.groups == 1:
         return lambda b, c, h, w, v: padding[c // lanes, h, w, c % lanes]
 
@@ -363,6 +388,26 @@ def _pad_outputs(
         return padding[channel // lanes, h, w, channel % lanes]
 
     return of_group
+
+
+def _zero(workload: Workload, x: Any, parameters: Tensors) -> Any:
+    """The number of an input that stands for zero."""
+    return grids(parameters)[0].zero.astype("uint8") if workload.is_quantised else tirx.const(0, x.dtype)
+
+
+def packed_blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
+    """The input is packed for matrix registers as it is padded."""
+    axes, zero = workload.axes, _zero(workload, x, parameters)
+
+    def padded(b: Any, h: Any, w: Any, v: Any) -> Any:
+        return tirx.if_then_else(_is_inside(axes, h, w), x[b, _unpadded(axes, h, w), v], zero)
+
+    size = (axis.read_by(axis.output) for axis in axes)
+    packed = _packed(workload, f"{prefix}pad", (*size, lanes), padded)
+    side_by_side = int(packed.shape[-1])
+    read: Read = lambda b, c, h, w, v: packed[c // side_by_side, h, w, c % side_by_side]  # noqa: E731
+    acc = _window_sums(workload, lanes, prefix, read, parameters[0])
+    return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
@@ -444,21 +489,6 @@ def upconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tens
     return _window_output(workload, lanes, prefix, total, parameters, extras)
 
 
-def _combine(coefficients: Sequence[Fraction], terms: Sequence[Any]) -> Any:
-    """Σ coefficient · term, without the zeros and ones."""
-    factors = [(c, x) for c, x in zip(coefficients, terms, strict=True) if c]
-    products = [x if c == 1 else x * float32(float(c)) for c, x in factors]
-    return functools.reduce(operator.add, products)
-
-
-def _choose(index: Any, values: Sequence[Any]) -> Any:
-    """The value of a number that is a constant once its loop is unrolled."""
-    chosen = values[-1]
-    for i in reversed(range(len(values) - 1)):
-        chosen = tirx.Select(index == i, values[i], chosen)
-    return chosen
-
-
 def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     """Inputs of tiles along one axis to t products each, their sums over channels and across the tiles, then t to m
     outputs. Along columns of the map, rows and columns of everything change places."""
@@ -477,7 +507,7 @@ def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Te
     def product(i: Any, b: Any, h: Any, s: Any, w: Any, v: Any) -> Any:
         place, tile = ordered(h, w)
         reads = [padding[(b, *ordered(place, (tile * m + j) * stride + s), v)] for j in range(t)]
-        return _choose(i, [_combine(row, reads) for row in plan.input])
+        return chosen(i, [combined(row, reads) for row in plan.input])
 
     height, width = ordered(across.read_by(places), num_tiles)
     tiles = te.compute((t, in_blocks, height, stride, width, lanes), product, name=f"{prefix}tiles")
@@ -497,7 +527,7 @@ def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Te
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
         place, output = ordered(h, w)
         terms = [sums[(i, b, *ordered(place, output // m), v)] for i in range(t)]
-        return _choose(output % m, [_combine(row, terms) for row in plan.output])
+        return chosen(output % m, [combined(row, terms) for row in plan.output])
 
     return _window_output(workload, lanes, prefix, total, parameters, extras)
 
@@ -515,13 +545,13 @@ def winograd2(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
 
     def by_rows(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
         reads = [padding[b, h * down.outputs + j, w, v] for j in range(down.products)]
-        return _choose(i, [_combine(row, reads) for row in down.input])
+        return chosen(i, [combined(row, reads) for row in down.input])
 
     rows = te.compute((down.products, in_blocks, tall, width, lanes), by_rows, name=f"{prefix}rows")
 
     def by_columns(p: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
         reads = [rows[p // t, b, h, w * m + j, v] for j in range(t)]
-        return _choose(p % t, [_combine(row, reads) for row in along.input])
+        return chosen(p % t, [combined(row, reads) for row in along.input])
 
     tiles = te.compute((down.products * t, in_blocks, tall, wide, lanes), by_columns, name=f"{prefix}tiles")
     rc = te.reduce_axis((0, channels), name="rc")
@@ -538,13 +568,13 @@ def winograd2(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
 
     def to_columns(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
         terms = [sums[i * t + j, b, h, w // m, v] for j in range(t)]
-        return _choose(w % m, [_combine(row, terms) for row in along.output])
+        return chosen(w % m, [combined(row, terms) for row in along.output])
 
     columns = te.compute((down.products, out_blocks, tall, wide * m, lanes), to_columns, name=f"{prefix}columns")
 
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
         terms = [columns[i, b, h // down.outputs, w, v] for i in range(down.products)]
-        return _choose(h % down.outputs, [_combine(row, terms) for row in down.output])
+        return chosen(h % down.outputs, [combined(row, terms) for row in down.output])
 
     return _window_output(workload, lanes, prefix, total, parameters, extras)
 

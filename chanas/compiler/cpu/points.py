@@ -70,13 +70,15 @@ class HalfBlockPoint:
 
 @dataclass(frozen=True, slots=True)
 class MatrixPoint:
-    """A 1×1 convolution in matrix registers: m: pixels; n: channel blocks; the rest as of `PointwisePoint`."""
+    """A 1×1 convolution in matrix registers: m: pixels; n: channel blocks; packs: the input is packed into
+    whole rows of registers first; the rest as of `PointwisePoint`."""
 
     m: Split = loop("m")
     n: Split = loop("n")
     order: LoopOrder = choice("order")
     num_fused: int = choice("fuse", 1)
     scales_tiles: bool = choice("scale_at")
+    packs: bool = choice("pack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,18 @@ class BlockConvPoint:
     reduction: ReductionOrder = choice("reduce")
     num_fused: int = choice("fuse", 1)
     writes_columns_out: bool = choice("unroll")
+    padding: Padding = choice("pad_at")
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixConvPoint:
+    """A convolution of windows in matrix registers: h: rows; w: columns; n: channel blocks."""
+
+    h: Bands = loop("h")
+    w: Split = loop("w")
+    n: Split = loop("n")
+    order: LoopOrder = choice("order")
+    num_fused: int = choice("fuse", 1)
     padding: Padding = choice("pad_at")
 
 
@@ -189,6 +203,8 @@ def in_words(named: Named) -> str:
         words.append("channels outside" if chosen["order"] == LoopOrder.CHANNELS_OUTSIDE else "pixels outside")
     if chosen.get("reduce") == ReductionOrder.TAPS_OUTSIDE:
         words.append("taps outside channels")
+    if chosen.get("pack"):
+        words.append("the input packed for matrix registers")
     if "pad_at" in named:
         words.append(_PADDING[Padding(chosen["pad_at"])])
     if chosen.get("scale_at"):

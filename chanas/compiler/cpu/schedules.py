@@ -16,6 +16,7 @@ from chanas.compiler.cpu.points import (
     GroupConvPoint,
     HalfBlockPoint,
     LoopOrder,
+    MatrixConvPoint,
     MatrixPoint,
     Padding,
     PointwisePoint,
@@ -27,7 +28,7 @@ from chanas.compiler.cpu.tiles import MARK
 from chanas.compiler.space import Split
 from chanas.operators.epilogues import LONG
 from chanas.operators.winograd import transforms
-from chanas.operators.workload import Workload, winograd_axis, winograd_plans
+from chanas.operators.workload import Workload, scales_weights, winograd_axis, winograd_plans
 
 
 def parallelise(sch: Any, num_fused: int, loops: list[Any]) -> None:
@@ -57,6 +58,15 @@ def unroll_automatically(sch: Any, loop: Any, steps: int, is_explicit: bool) -> 
     """Have loops in a loop of up to so many steps in all written out, in the program or by LLVM."""
     sch.annotate(loop, "pragma_auto_unroll_max_step", steps)
     sch.annotate(loop, "pragma_unroll_explicit", int(is_explicit))
+
+
+def vectorize_in_parts(sch: Any, stage: Any, lanes: int) -> None:
+    """The innermost loop of a stage as vectors of so many values, written out, where these divide it."""
+    side_by_side = sch.get_loops(stage)[-1]
+    if int(sch.get(side_by_side).extent) % lanes == 0:
+        vectors, side_by_side = sch.split(side_by_side, [None, lanes])
+        sch.unroll(vectors)
+    sch.vectorize(side_by_side)
 
 
 def zero_first(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
@@ -96,11 +106,21 @@ def pointwise(
 
 def _matrix_pointwise(sch: Any, workload: Workload, point: MatrixPoint, prefix: str, parallel: bool) -> None:
     """for n_o, m_o (or m_o, n_o): all sums of a tile in matrix registers (`tiles`), then what follows the sums, for
-    n_i, m_i: v a vector: as many are not written out."""
+    n_i, m_i: v a vector: as many are not written out. The input is packed by tiles of pixels, or at first where each
+    serves several channel blocks."""
     acc = sch.get_sblock(f"{prefix}acc")
     tiles, m_i, n_i, v = _split_tiles(sch, point, prefix)
     sch.reorder(*tiles, n_i, m_i, v)
     sch.compute_at(acc, tiles[1], preserve_unit_loops=True)
+    if point.packs:
+        pack, pixels_outside = sch.get_sblock(f"{prefix}pack"), point.order is LoopOrder.PIXELS_OUTSIDE
+        if workload.scaled and not scales_weights(workload):
+            sch.compute_inline(sch.get_sblock(f"{prefix}scale"))
+        if pixels_outside or point.n.outer == 1:
+            sch.compute_at(pack, tiles[0 if pixels_outside else 1], preserve_unit_loops=True)
+        elif parallel:
+            sch.parallel(sch.fuse(*sch.get_loops(pack)[:2]))
+        vectorize_in_parts(sch, pack, int(sch.get(v).extent))
     _share_tiles(sch, workload, point, prefix, tiles, parallel)
     sch.annotate(sch.blockize(sch.get_loops(acc)[-4]), MARK, True)
 
@@ -119,12 +139,12 @@ def _share_tiles(
     sch: Any, workload: Workload, point: PointwisePoint | MatrixPoint, prefix: str, tiles: list[Any], parallel: bool
 ) -> None:
     """A gate applied, then tiles shared out among threads, not apart from others that it is applied for at once."""
-    pixels_outside = point.order is LoopOrder.PIXELS_OUTSIDE
-    if workload.scaled:
+    pixels_outside, packs = point.order is LoopOrder.PIXELS_OUTSIDE, isinstance(point, MatrixPoint) and point.packs
+    if workload.scaled and (scales_weights(workload) or not packs):
         pixels = tiles[0] if pixels_outside else tiles[1]
         apply_scale(sch, workload, prefix, pixels if point.scales_tiles else None, parallel)
     if parallel:
-        parallelise(sch, min(point.num_fused, 1 if point.scales_tiles and pixels_outside else 2), tiles)
+        parallelise(sch, min(point.num_fused, 1 if pixels_outside and (point.scales_tiles or packs) else 2), tiles)
 
 
 def apply_scale(sch: Any, workload: Workload, prefix: str, tile: Any, parallel: bool) -> None:
@@ -267,9 +287,13 @@ def _share_bands(
     """Bands shared out among threads, with the channel blocks around them unless a band's padding serves them all; then
     the zero-initialisation."""
     if parallel:
-        serves_all = point.padding is Padding.BY_BAND and point.order is LoopOrder.PIXELS_OUTSIDE
-        parallelise(sch, min(point.num_fused, 1 if serves_all else 2), outer)
+        parallelise(sch, min(point.num_fused, _fusable(point)), outer)
     zero_first(sch, acc, reduce_outer, 3)
+
+
+def _fusable(point: BlockConvPoint | MatrixConvPoint | WinogradPoint) -> int:
+    """Outer loops that may be fused: not that over channel blocks with the bands whose padding serves all of them."""
+    return 1 if point.padding is Padding.BY_BAND and point.order is LoopOrder.PIXELS_OUTSIDE else 2
 
 
 def _order_sums(sch: Any, acc: Any, point: BlockConvPoint | GroupConvPoint) -> Any:
@@ -286,9 +310,14 @@ def _order_sums(sch: Any, acc: Any, point: BlockConvPoint | GroupConvPoint) -> A
     return reduction[0]
 
 
-def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, parallel: bool) -> None:
+def blockconv(
+    sch: Any, workload: Workload, point: BlockConvPoint | MatrixConvPoint, prefix: str, parallel: bool
+) -> None:
     """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: for k_o, rh, rw (or rh, rw, k_o):
     [k_i, h_i, w_i, c_i] written out, v a vector."""
+    if isinstance(point, MatrixConvPoint):
+        _matrix_blockconv(sch, point, prefix, parallel)
+        return
     pad = sch.get_sblock(f"{prefix}pad")
     if point.padding is Padding.IN_LOADS:
         sch.compute_inline(pad)
@@ -299,6 +328,28 @@ def blockconv(sch: Any, workload: Workload, point: BlockConvPoint, prefix: str, 
     if point.padding is not Padding.IN_LOADS:
         _place_padding(sch, pad, point.padding, band, parallel)
     _share_bands(sch, point, outer, acc, reduce_outer, parallel)
+
+
+def _matrix_blockconv(sch: Any, point: MatrixConvPoint, prefix: str, parallel: bool) -> None:
+    """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: all sums of a tile in matrix registers
+    (`tiles`), then what follows the sums, for c_i, h_i, w_i: v a vector. Inputs are packed as they are padded."""
+    acc, pad = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}pad")
+    c, h, w, v = sch.get_loops(sch.get_sblock(f"{prefix}out"))
+    band, h_m, h_i = sch.split(h, list(point.h))
+    w_o, w_i = split_tiles(sch, w, point.w)
+    c_o, c_i = split_tiles(sch, c, point.n)
+    outer = [band, c_o] if point.order is LoopOrder.PIXELS_OUTSIDE else [c_o, band]
+    sch.reorder(*outer, h_m, w_o, c_i, h_i, w_i, v)
+    sch.vectorize(v)
+    sch.compute_at(acc, w_o, preserve_unit_loops=True)
+    if point.padding is Padding.BY_BAND:
+        sch.compute_at(pad, band, preserve_unit_loops=True)
+    elif parallel:
+        sch.parallel(sch.fuse(*sch.get_loops(pad)[:2]))
+    vectorize_in_parts(sch, pad, int(sch.get(v).extent))
+    if parallel:
+        parallelise(sch, min(point.num_fused, _fusable(point)), outer)
+    sch.annotate(sch.blockize(sch.get_loops(acc)[-7]), MARK, True)
 
 
 def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, parallel: bool) -> None:
@@ -323,12 +374,7 @@ def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, 
         sch.compute_at(pad, band, preserve_unit_loops=True)
     elif parallel:
         sch.parallel(sch.get_loops(pad)[0])
-    side_by_side = sch.get_loops(pad)[-1]
-    lanes = int(sch.get(sch.get_loops(out)[-1]).extent)
-    if int(sch.get(side_by_side).extent) % lanes == 0:
-        vector, side_by_side = sch.split(side_by_side, [None, lanes])
-        sch.unroll(vector)
-    sch.vectorize(side_by_side)
+    vectorize_in_parts(sch, pad, int(sch.get(sch.get_loops(out)[-1]).extent))
     if parallel:
         parallelise(sch, point.num_fused, outer)
     zero_first(sch, acc, reduce_outer, 3)

@@ -12,6 +12,16 @@ import math
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from chanas.compiler.cpu import matrix_space
+from chanas.compiler.cpu.choices import (
+    is_banded_once,
+    is_cut,
+    is_first_order,
+    padding_choice,
+    parallel_choice,
+    scale_choice,
+)
+from chanas.compiler.cpu.matrix_space import in_matrices
 from chanas.compiler.cpu.points import (
     BlockConvPoint,
     ConvPoint,
@@ -19,7 +29,6 @@ from chanas.compiler.cpu.points import (
     GroupConvPoint,
     HalfBlockPoint,
     LoopOrder,
-    MatrixPoint,
     Padding,
     PointwisePoint,
     PoolPoint,
@@ -27,7 +36,7 @@ from chanas.compiler.cpu.points import (
     Vectors,
     WinogradPoint,
 )
-from chanas.compiler.space import Coordinate, ScheduleSpace, Split, factorisations
+from chanas.compiler.space import Coordinate, ScheduleSpace, factorisations
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 from chanas.operators.grouped import abreast
@@ -39,7 +48,6 @@ from chanas.operators.workload import (
     Axis,
     Workload,
     ends_in_half_a_block,
-    scales_weights,
     spreads_input,
     winograd_axis,
     winograd_plans,
@@ -68,8 +76,6 @@ _MAX_WRITTEN_OUT = 352
 # workloads on Zen 4.
 _MIN_TILE_POINTWISE, _MIN_TILE_PIXELS = 7, 4
 _MAX_WRITTEN_OUT_DEPTHWISE, _TILE_DEPTHWISE, _MAX_TILE_ROWS = 200, (4, 16), 2
-# Pixels of a tile whose sums are in matrix registers, of 16 pixels each.
-_MIN_MATRIX_PIXELS, _MAX_MATRIX_PIXELS = 8, 256
 # Loads for each multiply-add where inputs are loaded as vectors too: cores have at least half as many load units as
 # multiply-add units. Where no tile is that frugal, those near the most frugal one.
 _MAX_LOADS, _MAX_LOADS_OVER_LEAST = 0.5, 1.25
@@ -132,18 +138,6 @@ def _allowed(tiles: Collection[Tile], target: HardwareTarget, fewest: int = 1) -
     return frozenset(tile for tile, ratio in loads.items() if ratio <= most)
 
 
-def parallel_choice(target: HardwareTarget, *fused: int) -> tuple[Coordinate, ...]:
-    """The number of outer loops that are fused into the parallel one; a choice only with more than one thread."""
-    return (Coordinate.choice("fuse", *fused),) if target.num_threads > 1 else ()
-
-
-def scale_choice(workload: Workload) -> tuple[Coordinate, ...]:
-    """The choice to multiply the input by its gate (and what else comes before the product) tile by tile, where tiles
-    have no gaps; weights are always multiplied at once."""
-    can_be = workload.scaled and not scales_weights(workload) and not any(axis.has_gaps for axis in workload.axes)
-    return (Coordinate.choice("scale_at", 0, 1),) if can_be else ()
-
-
 def _pixels(extent: int, limit: int) -> Coordinate:
     """Tiles of at most so many pixels. One that divides them and leaves registers for two channel blocks is enough."""
     return Coordinate.tiles("m", extent, limit, range(_MIN_TILE_PIXELS, limit // 2 + 1))
@@ -162,11 +156,6 @@ def _channel_blocks(extent: int, limit: int) -> Coordinate:
     return Coordinate.tiles("n", extent, limit, range(2, limit // 4 + 1))
 
 
-def _is_cut(split: Split, extent: int) -> bool:
-    """True of tiles the last of which is smaller. A loop over such is in two parts, so that it can't be fused."""
-    return split.outer * split.inner > extent
-
-
 def _window_choices(workload: Workload, target: HardwareTarget) -> tuple[Coordinate, ...]:
     """Order of a sum over windows, outer loops that are fused, and whether a row of taps is written out."""
     orders = ReductionOrder if workload.kernel_area > 1 else (ReductionOrder.CHANNELS_OUTSIDE,)
@@ -181,12 +170,6 @@ def _window_choices(workload: Workload, target: HardwareTarget) -> tuple[Coordin
 def _in_blocks(channels: int, lanes: int) -> tuple[tuple[int, ...], ...]:
     """Splits of a loop over input channels of which the inner part divides a block of them."""
     return tuple(o for o in factorisations(channels, 2, lanes) if lanes % o[1] == 0)
-
-
-def _padding_choice(workload: Workload) -> Coordinate:
-    """Padding at first or by bands; at first where windows have gaps between them, whose bands TVM fails to size."""
-    has_gaps = any(axis.has_gaps for axis in workload.axes)
-    return Coordinate.choice("pad_at", Padding.AT_FIRST, *(() if has_gaps else (Padding.BY_BAND,)))
 
 
 def _fitting(pixels: Coordinate, blocks: Coordinate, target: HardwareTarget) -> frozenset[tuple[int, int]]:
@@ -253,8 +236,8 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     """Tiles of pixels and channel blocks, words of input channels written out, loop order, and where a gate is
     applied; in matrix registers where there are such, but for a map of one pixel, which waits for its weights."""
     lanes, limit = target.vector_lanes, max_accumulators(target)
-    if _in_matrices(workload, target):
-        return _matrix_pointwise(workload, target)
+    if in_matrices(workload, target):
+        return matrix_space.pointwise(workload, target)
     if ends_in_half_a_block(workload, lanes):
         return _half_block_pointwise(workload, target)
     limits, per_word = _POINTWISE_LIMITS[workload.input_precision], workload.input_precision.per_word
@@ -285,44 +268,11 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     def legal(p: PointwisePoint) -> bool:
         if Tile(p.m.inner, p.n.inner, p.k.inner, p.m.inner) not in allowed:
             return False
-        if p.num_fused > 1 and (_is_cut(p.m, workload.output_pixels) or _is_cut(p.n, blocks)):
+        if p.num_fused > 1 and (is_cut(p.m, workload.output_pixels) or is_cut(p.n, blocks)):
             return False
-        return _is_first_order(p)
+        return is_first_order(p)
 
     return ScheduleSpace(workload, coordinates, PointwisePoint, legal)
-
-
-def _is_first_order(p: PointwisePoint | MatrixPoint) -> bool:
-    """False of a second order of loops, one of which has one tile: both are one program."""
-    return p.order is _CHANNELS or (p.m.outer > 1 and p.n.outer > 1)
-
-
-def _in_matrices(workload: Workload, target: HardwareTarget) -> bool:
-    """True of a 1×1 convolution whose sums are in matrix registers, which read pixels that lie side by side."""
-    has_strides = any(axis.stride > 1 for axis in workload.axes)
-    in_words = workload.input_precision.per_word > 1
-    return target.has_matrices and in_words and not has_strides and workload.output_pixels > 1
-
-
-def _matrix_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[MatrixPoint]:
-    """Tiles whose sums, from matrix registers, fit in half of the first cache; of pixels that fill half of a register
-    at least, as far as the factors allow."""
-    coordinates = (
-        Coordinate.split("m", workload.output_pixels, innermost_max=_MAX_MATRIX_PIXELS),
-        Coordinate.split("n", num_blocks(workload.out_channels, target.vector_lanes)),
-        Coordinate.choice("order", _CHANNELS, _PIXELS),
-        *parallel_choice(target, 1, 2),
-        *scale_choice(workload),
-    )
-    most = target.l1_bytes // 2 // (target.vector_lanes * FLOAT32.item_bytes)
-    fewest = min(_MIN_MATRIX_PIXELS, max(m for _, m in coordinates[0].options))
-
-    def legal(p: MatrixPoint) -> bool:
-        if p.m.inner < fewest or p.m.inner * p.n.inner > max(most, fewest):
-            return False
-        return _is_first_order(p)
-
-    return ScheduleSpace(workload, coordinates, MatrixPoint, legal)
 
 
 def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[HalfBlockPoint]:
@@ -389,7 +339,7 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
         _channel_blocks(blocks, limit),
         *parallel_choice(target, 1, 2),
         Coordinate.choice("unroll", 0, 1),
-        _padding_choice(workload),
+        padding_choice(workload),
     )
 
     def tile(height: int, width: int, vectors: int) -> Tile:  # a row of the kernel is written out
@@ -403,7 +353,7 @@ def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]
     allowed = _allowed(tiles, target)
 
     def legal(p: ConvPoint) -> bool:
-        is_fused_cut = p.num_fused > 1 and _is_cut(p.n, blocks)
+        is_fused_cut = p.num_fused > 1 and is_cut(p.n, blocks)
         return tile(p.h.inner, p.w.inner, p.n.inner) in allowed and not is_fused_cut
 
     return ScheduleSpace(workload, coordinates, ConvPoint, legal)
@@ -433,7 +383,7 @@ def _tile_of_sums(columns: Axis, h_i: int, w_i: int, n_i: int, k_i: int, reducti
     return Tile(h_i * w_i, n_i, k_i * columns.kernel, h_i * columns.read_by(w_i))
 
 
-def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[BlockConvPoint]:
+def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     """Bands of rows in three levels (band, row of the band, row of the tile); columns, channel blocks and the reduction
     in two. A band is what is padded at once, and what all channel blocks are computed from before the next.
 
@@ -443,6 +393,8 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     lanes, limit, (rows, columns) = target.vector_lanes, max_accumulators(target), workload.axes
     if workload.outputs_per_group % lanes and workload.groups > 1:
         raise ScheduleError(f"expected groups that fill vectors of {lanes} for blockconv, got workload {workload.key}")
+    if in_matrices(workload, target):
+        return matrix_space.blockconv(workload, target)
     blocks = num_blocks(workload.out_channels, lanes)
     pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
     per_word = workload.weight_precision.per_word
@@ -454,7 +406,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
         *_window_choices(workload, target),
-        _padding_choice(workload) if pads else Coordinate.choice("pad_at", Padding.IN_LOADS),
+        padding_choice(workload) if pads else Coordinate.choice("pad_at", Padding.IN_LOADS),
     )
 
     tile = functools.partial(_tile_of_sums, columns)
@@ -466,18 +418,14 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Block
     allowed = _allowed(tiles, target, _MIN_ACCUMULATORS)
 
     def legal(p: BlockConvPoint) -> bool:
-        (bands, steps, h_i), (w_o, w_i), (n_o, n_i) = p.h, p.w, p.n
+        (_, _, h_i), (w_o, w_i), n_i = p.h, p.w, p.n.inner
         accumulators = h_i * w_i * n_i
         written_out = accumulators * p.k.inner * (columns.kernel if p.writes_columns_out else 1)
         if tile(h_i, w_i, n_i, p.k.inner, p.reduction) not in allowed or (h_i > 1 and w_o > 1):
             return False
-        if written_out > max(_MAX_WRITTEN_OUT, accumulators):
+        if written_out > max(_MAX_WRITTEN_OUT, accumulators) or (p.num_fused > 1 and is_cut(p.n, blocks)):
             return False
-        if (p.order is _PIXELS and n_o == 1) or (p.num_fused > 1 and _is_cut(p.n, blocks)):
-            return False
-        if p.order is _CHANNELS and p.padding is not Padding.BY_BAND:  # nothing belongs to a band: one row each
-            return steps == 1
-        return bands > 1 and (p.order is _PIXELS or n_o == 1)
+        return is_banded_once(p)
 
     return ScheduleSpace(workload, coordinates, BlockConvPoint, legal)
 
@@ -567,7 +515,7 @@ def _sums_of_bands(
         Coordinate("split_k", k_options),
         Coordinate.choice("order", _CHANNELS, _PIXELS),
         *parallel_choice(target, 1, 2),
-        _padding_choice(workload),
+        padding_choice(workload),
     )
     narrow = columns <= _NARROW_COLUMNS
     shapes = _shapes(size, coordinates[1], {n for _, n in coordinates[2].options}, limit, fewest_places, narrow)
@@ -582,7 +530,7 @@ def _sums_of_bands(
             return False
         if accumulators * p.k.inner > max(_MAX_WRITTEN_OUT, accumulators):
             return False
-        if (p.order is _PIXELS and (n_o == 1 or bands == 1)) or (p.num_fused > 1 and _is_cut(p.n, blocks)):
+        if (p.order is _PIXELS and (n_o == 1 or bands == 1)) or (p.num_fused > 1 and is_cut(p.n, blocks)):
             return False
         return p.padding is Padding.AT_FIRST or (bands > 1 and (p.order is _PIXELS or n_o == 1))
 

@@ -1,16 +1,16 @@
 """Sums in matrix registers (Intel's AMX): scheduled blocks that are marked so, and the code that takes their place.
 
-The block of a tile of a 1×1 convolution's sums stays what it is, loops over dot products, until it is lowered: pixels
+The block of a tile of a convolution's sums stays what it is, loops over dot products, until it is lowered: pixels
 times channel blocks, all of the reduction. `in_matrix_registers` puts a call in its place, of a function whose text,
 in LLVM's language, comes with it.
 
-    a  R pixels of all channel blocks of the input: rows of 16 numbers, bfloat16 or uint8
+    a  lines of R pixels of all channels of the input: for each stretch of channels rows of 16 to 64 bytes, a pixel each
     w  words of each channel block of the output: rows of 16 words, of two bfloat16 or four int8, 64 bytes
-    c  R pixels of each channel block of the output: rows of 16 sums, float32 or int32, 64 bytes
+    c  lines of R pixels of each channel block of the output: rows of 16 sums, float32 or int32, 64 bytes
 
-An instruction multiplies up to 16 rows of a by as many rows of w as a row of a has words: the channels of one block of
-the input. Pixels are shared out among as few row tiles as take them all; where these don't divide R they overlap, and
-write the same sums twice.
+An instruction multiplies up to 16 rows of a by as many rows of w as a row of a has words; rows of 64 bytes, which are
+packed for it, make the most of it. The pixels of a line are shared out among as few row tiles as take them all; where
+these don't divide R they overlap, and write the same sums twice.
 
 Facts: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. A
 process asks Linux for the registers once, here before they are first used (`MATRIX_REQUEST`).
@@ -19,38 +19,29 @@ process asks Linux for the registers once, here before they are first used (`MAT
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from chanas.core.processor import MATRIX_REQUEST
 from chanas.operators.precision import BFLOAT16, INT8, Precision
 
 MARK = "chanas.tiles"
 """Annotation of blocks whose sums are in matrix registers."""
-MAX_ROWS = 16
-"""Pixels of a matrix register."""
-_LANES, _WORD_BYTES, _WORD_ROW_BYTES = 16, 4, 64
+MAX_ROWS, ROW_BYTES = 16, 64
+"""Rows of a matrix register, and bytes of a row."""
+_LANES, _WORD_BYTES = 16, 4
+Value = TypeVar("Value")
 # Where a system call has its number, two arguments and its answer, and what it changes.
 _CALL_REGISTERS = "={ax},{ax},{di},{si},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
 # Registers of sums, then of the input and of weights; the last two where a reduction has a rest.
 _SUMS, _NUM_REGISTERS = 4, 8
 
 
-class Numbers(NamedTuple):
-    """Numbers that matrix registers multiply: bytes of a row of the input, and the instruction."""
-
-    row_bytes: int
-    instruction: str
-
-    @property
-    def words(self) -> int:
-        """Words of a row."""
-        return self.row_bytes // _WORD_BYTES
-
-
-NUMBERS = {BFLOAT16: Numbers(_LANES * BFLOAT16.item_bytes, "tdpbf16ps"), INT8: Numbers(_LANES, "tdpbusd")}
-"""By precision; of int8 the numbers of the input have no sign, and weights have one."""
-_BY_STORAGE = {precision.storage: precision for precision in NUMBERS}
+INSTRUCTIONS = {BFLOAT16: "tdpbf16ps", INT8: "tdpbusd"}
+"""What multiplies numbers of a precision; of int8 those of the input have no sign, and weights have one."""
+_BY_STORAGE = {precision.storage: precision for precision in INSTRUCTIONS}
 
 
 class RowTiles(NamedTuple):
@@ -68,6 +59,46 @@ def row_tiles(pixels: int) -> RowTiles:
 
 
 # ---- the function of a tile, in LLVM's language ----------------------------------------------------------------------
+class Window(NamedTuple):
+    """Taps of a kernel along an axis; how far they lie apart, and how far the pixels of neighbouring outputs."""
+
+    taps: int = 1
+    dilation: int = 1
+    stride: int = 1
+
+    def read_by(self, num: int) -> int:
+        """Pixels that so many outputs are computed from."""
+        return (num - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a function computes: the sums of lines of pixels times channel blocks.
+
+    words      of the reduction under each tap
+    row_bytes  of a pixel in the input
+    """
+
+    precision: Precision
+    pixels: int
+    blocks: int
+    words: int
+    row_bytes: int
+    lines: int = 1
+    windows: tuple[Window, Window] = (Window(), Window())
+
+    @property
+    def name(self) -> str:
+        """The name of its function."""
+        sizes = (self.lines, self.pixels, self.blocks, self.words, self.row_bytes, *itertools.chain(*self.windows))
+        return f"chanas_tiles_{self.precision.dtype}_{'_'.join(map(str, sizes))}"
+
+    @property
+    def row_words(self) -> int:
+        """Words of a pixel in the input."""
+        return self.row_bytes // _WORD_BYTES
+
+
 class _Operands(NamedTuple):
     """Registers of the input and of weights, taken in turn, and the words of a product."""
 
@@ -76,28 +107,30 @@ class _Operands(NamedTuple):
     words: int
 
 
-def name_of(precision: Precision, pixels: int, blocks: int, words: int) -> str:
-    """The name of the function of so many pixels, channel blocks, and words of the reduction."""
-    return f"chanas_tiles_{precision.dtype}_{pixels}_{blocks}_{words}"
+class _Rows(NamedTuple):
+    """The first pixel of a row tile, and its line."""
+
+    line: int
+    first: int
 
 
-def text_of(precision: Precision, pixels: int, blocks: int, words: int) -> str:
-    """The function `(a, bytes from block to block, w, the same, c, the same)` and what it needs."""
-    numbers = NUMBERS[precision]
-    tiles, (full, rest) = row_tiles(pixels), divmod(words, numbers.words)
-    whole = _Operands((4,), (5,), numbers.words) if rest else _Operands((4, 5), (6, 7), numbers.words)
+def text_of(tile: Tile) -> str:
+    """The function `(a, bytes from stretch to stretch of channels, bytes from line to line, w, bytes from block to
+    block, c, the same, bytes from line to line)` and what it needs."""
+    tiles, (full, rest) = row_tiles(tile.pixels), divmod(tile.words, tile.row_words)
+    whole = _Operands((4,), (5,), tile.row_words) if rest else _Operands((4, 5), (6, 7), tile.row_words)
     part = _Operands((6,), (7,), rest)
-    lines = _Lines(numbers)
-    for rows in _by(2, tiles.firsts):
-        for columns in _by(_SUMS // len(rows), range(blocks)):
+    lines = _Lines(tile)
+    for rows in _by(2, [_Rows(line, first) for line in range(tile.lines) for first in tiles.firsts]):
+        for columns in _by(_SUMS // len(rows), range(tile.blocks)):
             lines.sums(rows, columns, full, whole, part)
     request = ", ".join(f"i64 {number}" for number in MATRIX_REQUEST)
     operands = [operand for operand in (whole, part) if operand.words]
     return f"""
 @chanas_tiles_shapes = private unnamed_addr constant [64 x i8] c"{_shapes(tiles.rows, operands)}", align 64
 @chanas_tiles_asked = linkonce_odr hidden global i8 0
-define linkonce_odr i32 @{name_of(precision, pixels, blocks, words)}(
-    ptr %a, i64 %a_block, ptr %w, i64 %w_block, ptr %c, i64 %c_block) {{
+define linkonce_odr i32 @{tile.name}(
+    ptr %a, i64 %a_stretch, i64 %a_line, ptr %w, i64 %w_block, ptr %c, i64 %c_block, i64 %c_line) {{
 entry:
   %asked = load i8, ptr @chanas_tiles_asked
   %has_asked = icmp ne i8 %asked, 0
@@ -119,21 +152,21 @@ declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
-declare void @llvm.x86.{numbers.instruction}(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.x86.{INSTRUCTIONS[tile.precision]}(i8 immarg, i8 immarg, i8 immarg)
 """
 
 
-def _by(num: int, values: Sequence[int]) -> list[Sequence[int]]:
+def _by(num: int, values: Sequence[Value]) -> list[Sequence[Value]]:
     """Parts of so many values, the last one of those that are left."""
     return [values[i : i + num] for i in range(0, len(values), num)]
 
 
 def _shapes(rows: int, operands: Sequence[_Operands]) -> str:
     """The shapes of all registers as the processor reads them, in LLVM's way of writing bytes."""
-    shapes = dict.fromkeys(range(_SUMS), (rows, _WORD_ROW_BYTES))
+    shapes = dict.fromkeys(range(_SUMS), (rows, ROW_BYTES))
     for operand in operands:
         shapes |= dict.fromkeys(operand.inputs, (rows, _WORD_BYTES * operand.words))
-        shapes |= dict.fromkeys(operand.weights, (operand.words, _WORD_ROW_BYTES))
+        shapes |= dict.fromkeys(operand.weights, (operand.words, ROW_BYTES))
     config = bytearray(64)
     config[0] = 1  # palette
     for register, (num_rows, row_bytes) in shapes.items():
@@ -145,8 +178,8 @@ def _shapes(rows: int, operands: Sequence[_Operands]) -> str:
 class _Lines:
     """The lines of a function, sums after sums, each from label `sumsN` to `sumsN+1`."""
 
-    def __init__(self, numbers: Numbers) -> None:
-        self.numbers = numbers
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
         self._lines: list[str] = []
         self.num = 0
 
@@ -154,8 +187,8 @@ class _Lines:
     def text(self) -> str:
         return "\n".join(self._lines)
 
-    def sums(self, rows: Sequence[int], columns: Sequence[int], full: int, whole: _Operands, part: _Operands) -> None:
-        """Sums of row tiles times channel blocks: over `full` blocks of the input, then over what is left of one."""
+    def sums(self, rows: Sequence[_Rows], columns: Sequence[int], full: int, whole: _Operands, part: _Operands) -> None:
+        """Sums of row tiles times channel blocks: over `full` stretches of channels, then over what is left of one."""
         me = self.num
         registers = {place: i for i, place in enumerate(itertools.product(rows, columns))}
         self._lines.append(f"sums{me}:")
@@ -163,38 +196,70 @@ class _Lines:
         last = f"sums{me}"
         if full:
             self._lines += [f"  br label %loop{me}", f"loop{me}:"]
-            self._lines.append(f"  %k{me} = phi i64 [ 0, %{last} ], [ %next{me}, %loop{me} ]")
-            self._lines += self._products(registers, f"%k{me}", whole, f"{me}")
+            self._lines.append(f"  %k{me} = phi i64 [ 0, %{last} ], [ %next{me}, %taps{me} ]")
+            self._taps(registers, f"%k{me}", whole, f"{me}", f"loop{me}")
+            self._lines += [f"  br label %taps{me}", f"taps{me}:"]
             self._lines.append(f"  %next{me} = add i64 %k{me}, 1")
             self._lines.append(f"  %more{me} = icmp ult i64 %next{me}, {full}")
             self._lines += [f"  br i1 %more{me}, label %loop{me}, label %end{me}", f"end{me}:"]
+            last = f"end{me}"
         if part.words:
-            self._lines += self._products(registers, f"{full}", part, f"{me}r")
-        for (first, column), register in registers.items():
-            self._lines += _address(f"%c{register}_{me}", "%c", [("%c_block", column)], first * _WORD_ROW_BYTES)
+            self._taps(registers, f"{full}", part, f"{me}r", last)
+        for (at, column), register in registers.items():
+            terms = [("%c_block", column), ("%c_line", at.line)]
+            self._lines += _address(f"%c{register}_{me}", "%c", terms, at.first * ROW_BYTES)
             self._lines.append(
-                f"  call void @llvm.x86.tilestored64(i8 {register}, ptr %c{register}_{me}, i64 {_WORD_ROW_BYTES})"
+                f"  call void @llvm.x86.tilestored64(i8 {register}, ptr %c{register}_{me}, i64 {ROW_BYTES})"
             )
         self._lines.append(f"  br label %sums{me + 1}")
         self.num += 1
 
-    def _products(self, sums: dict[tuple[int, int], int], block: str, operands: _Operands, label: str) -> Iterator[str]:
-        """The products of one block of the input; an input's register is loaded again where another one needs it."""
-        row_bytes, instruction = self.numbers
+    def _taps(
+        self, sums: dict[tuple[_Rows, int], int], stretch: str, operands: _Operands, label: str, before: str
+    ) -> None:
+        """The products of a stretch of channels under all taps: a loop over rows of the kernel, if there are several,
+        in which those of a row are written out; `before` is the block that comes before."""
+        down, _ = self.tile.windows
+        if down.taps == 1:
+            self._lines += self._products(sums, stretch, "0", operands, label)
+            return
+        self._lines += [f"  br label %row{label}", f"row{label}:"]
+        self._lines.append(f"  %r{label} = phi i64 [ 0, %{before} ], [ %below{label}, %row{label} ]")
+        self._lines += self._products(sums, stretch, f"%r{label}", operands, label)
+        self._lines.append(f"  %below{label} = add i64 %r{label}, 1")
+        self._lines.append(f"  %rows{label} = icmp ult i64 %below{label}, {down.taps}")
+        self._lines += [f"  br i1 %rows{label}, label %row{label}, label %rowend{label}", f"rowend{label}:"]
+
+    def _products(
+        self, sums: dict[tuple[_Rows, int], int], stretch: str, row: str, operands: _Operands, label: str
+    ) -> Iterator[str]:
+        """The products of a stretch of channels under a row of taps; an input's register is loaded again where another
+        one needs it."""
+        tile, (down, along) = self.tile, self.tile.windows
         rows, columns = (sorted({place[axis] for place in sums}) for axis in (0, 1))
-        loaded: dict[int, int] = {}
-        for j, column in enumerate(columns):
-            weights, at = operands.weights[j % len(operands.weights)], f"%w{label}_{column}"
-            yield from _address(at, "%w", [("%w_block", column), (block, self.numbers.words * _WORD_ROW_BYTES)], 0)
-            yield f"  call void @llvm.x86.tileloadd64(i8 {weights}, ptr {at}, i64 {_WORD_ROW_BYTES})"
-            for i, first in enumerate(rows):
-                inputs = operands.inputs[i % len(operands.inputs)]
-                if loaded.get(inputs) != first:
-                    at = f"%a{label}_{column}_{first}"
-                    yield from _address(at, "%a", [(block, "%a_block")], first * row_bytes)
-                    yield f"  call void @llvm.x86.tileloadd64(i8 {inputs}, ptr {at}, i64 {row_bytes})"
-                    loaded[inputs] = first
-                yield f"  call void @llvm.x86.{instruction}(i8 {sums[first, column]}, i8 {inputs}, i8 {weights})"
+        w_row = down.taps * along.taps * ROW_BYTES  # from word to word of a tap
+        a_row = along.stride * tile.row_bytes
+        for tap in range(along.taps):
+            loaded: dict[int, _Rows] = {}
+            for j, column in enumerate(columns):
+                weights, at = operands.weights[j % len(operands.weights)], f"%w{label}_{tap}_{column}"
+                terms: list[tuple[Any, Any]] = [("%w_block", column), (stretch, tile.row_words * w_row)]
+                terms.append((row, along.taps * ROW_BYTES))
+                yield from _address(at, "%w", terms, tap * ROW_BYTES)
+                yield f"  call void @llvm.x86.tileloadd64(i8 {weights}, ptr {at}, i64 {w_row})"
+                for i, place in enumerate(rows):
+                    inputs = operands.inputs[i % len(operands.inputs)]
+                    if loaded.get(inputs) != place:
+                        at = f"%a{label}_{tap}_{column}_{place.line}_{place.first}"
+                        yield f"  {at}_r = mul i64 {row}, {down.dilation}"
+                        yield f"  {at}_l = add i64 {at}_r, {place.line * down.stride}"
+                        terms = [(stretch, "%a_stretch"), (f"{at}_l", "%a_line")]
+                        further = place.first * a_row + tap * along.dilation * tile.row_bytes
+                        yield from _address(at, "%a", terms, further)
+                        yield f"  call void @llvm.x86.tileloadd64(i8 {inputs}, ptr {at}, i64 {a_row})"
+                        loaded[inputs] = place
+                    product = f"i8 {sums[place, column]}, i8 {inputs}, i8 {weights}"
+                    yield f"  call void @llvm.x86.{INSTRUCTIONS[tile.precision]}({product})"
 
 
 def _address(name: str, base: str, terms: Sequence[tuple[Any, Any]], further: int) -> Iterator[str]:
@@ -231,29 +296,42 @@ def _call(block: Any) -> Any:
     import tvm
     from tvm import s_tir, tirx
 
-    x, weights, sums, words = _accesses(block)
-    blocks, pixels = (int(extent.extent) for extent in block.writes[0].region[:2])
-    row, precision = int(x.buffer.shape[-1]), _BY_STORAGE[str(x.buffer.dtype)]
-    if len(x.buffer.shape) == 3:
-        matched_x = _matched(x, (int(x.buffer.shape[0]), pixels, row))
+    read = _read(block)
+    x, precision = read.x, _BY_STORAGE[str(read.x.buffer.dtype)]
+    row = int(x.buffer.shape[-1])
+    tile = Tile(precision, read.pixels, read.blocks, read.words, row * precision.item_bytes, read.lines, read.windows)
+    stretches, in_lines = int(x.buffer.shape[0]), len(read.sums.buffer.shape) == 4
+    if in_lines:
+        outputs = zip((read.lines, read.pixels), read.windows, strict=True)
+        matched_x = _matched(x, (stretches, *(window.read_by(num) for num, window in outputs), row))
+    elif len(x.buffer.shape) == 3:
+        matched_x = _matched(x, (stretches, read.pixels, row))
     else:  # rows and columns, of which a tile's pixels may be parts: all of them
         matched_x = _matched(x)
-    matched_weights, matched_sums = _matched(weights), _matched(sums, (blocks, pixels, row))
+    lines = (read.lines,) if in_lines else ()
+    matched_weights = _matched(read.weights)
+    matched_sums = _matched(read.sums, (read.blocks, *lines, read.pixels, _LANES))
 
-    def bytes_between(buffer: Any, item_bytes: int) -> Any:
-        return buffer.strides[0].astype("int64") * tirx.const(item_bytes, "int64")
+    def bytes_between(buffer: Any, item_bytes: int, axis: int = 0) -> Any:
+        return buffer.strides[axis].astype("int64") * tirx.const(item_bytes, "int64")
 
+    def line_bytes(matched: _Matched, item_bytes: int) -> Any:
+        return bytes_between(matched.region.buffer, item_bytes, 1) if in_lines else tirx.const(0, "int64")
+
+    word_rows = read.words * math.prod(window.taps for window in read.windows)
     call = tirx.call_extern(
         "int32",
-        name_of(precision, pixels, blocks, words),
+        tile.name,
         matched_x.address(),
         bytes_between(matched_x.region.buffer, precision.item_bytes),
+        line_bytes(matched_x, precision.item_bytes),
         matched_weights.address(),
-        tirx.const(words * _WORD_ROW_BYTES, "int64"),
+        tirx.const(word_rows * ROW_BYTES, "int64"),
         matched_sums.address(),
-        bytes_between(matched_sums.region.buffer, 4),
+        bytes_between(matched_sums.region.buffer, _WORD_BYTES),
+        line_bytes(matched_sums, _WORD_BYTES),
     )
-    text = tvm.ir.StringImm(text_of(precision, pixels, blocks, words))
+    text = tvm.ir.StringImm(text_of(tile))
     body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", text, tirx.Evaluate(call))
     matches = [matched.region for matched in (matched_x, matched_weights, matched_sums)]
     return s_tir.SBlock(
@@ -300,29 +378,60 @@ def _matched(access: _Access, sizes: Sequence[int] = ()) -> _Matched:
     return _Matched(s_tir.MatchBufferRegion(own, tirx.BufferRegion(buffer, place)), first)
 
 
-def _accesses(block: Any) -> tuple[_Access, _Access, _Access, int]:
-    """First elements of input, weights and sums, and words of the reduction, of a block of loops around the update of
-    a sum: `sum = dot(sum, pair(value, …, weights))`, of four values in int8."""
+class _Read(NamedTuple):
+    """What a block of sums computes: where it reads and writes first, and how many of each loop."""
+
+    x: _Access
+    weights: _Access
+    sums: _Access
+    blocks: int
+    lines: int
+    pixels: int
+    words: int
+    windows: tuple[Window, Window]
+
+
+def _read(block: Any) -> _Read:
+    """Read a block of loops around the update of a sum: `sum = dot(sum, pair(value, …, weights))`, of four values in
+    int8. The loops are over channel blocks, (lines,) pixels and lanes, then words (and taps of a kernel)."""
     import tvm
     import tvm_ffi
     from tvm import tirx
 
-    body, begins, words = block.body, {}, 0
+    body, loops = block.body, []
     while isinstance(body, tirx.For):
-        begins[body.loop_var], words = body.min, int(body.extent)
+        loops.append(body)
         body = body.body
     inner = body.block
     analyzer = tvm.sym.Analyzer()
 
+    def index_at(index: Any, shifted: Any = None) -> Any:
+        """An index at the first pass of all loops, or at the second one of a loop."""
+        at = {loop.loop_var: loop.min + 1 if loop is shifted else loop.min for loop in loops}
+        own = {var.var: substituted(value, at) for var, value in zip(inner.iter_vars, body.iter_values, strict=True)}
+        return analyzer.simplify(substituted(index, own))
+
     def substituted(expression: Any, values: dict[Any, Any]) -> Any:
         return tvm_ffi.structural_map(expression, (tirx.Var, lambda var: values.get(var, var)))
 
-    own = {var.var: substituted(value, begins) for var, value in zip(inner.iter_vars, body.iter_values, strict=True)}
-
     def first(buffer: Any, indices: Sequence[Any]) -> _Access:
-        return _Access(buffer, tuple(analyzer.simplify(substituted(index, own)) for index in indices))
+        return _Access(buffer, tuple(map(index_at, indices)))
 
     store = inner.body
     _, term = store.value.args
-    x, weights = (first(load.source, load.indices) for load in (term.args[0], term.args[-1]))
-    return x, weights, first(store.buffer, store.indices), words
+    value = term.args[0]
+    x, weights = (first(load.source, load.indices) for load in (value, term.args[-1]))
+    sums, extents = first(store.buffer, store.indices), [int(loop.extent) for loop in loops]
+    if len(extents) == 4:
+        blocks, pixels, _, words = extents
+        return _Read(x, weights, sums, blocks, 1, pixels, words, (Window(), Window()))
+
+    def steps(index: Any, loop: Any) -> int:
+        return int(analyzer.simplify(index_at(index, loop) - index_at(index)))
+
+    windows = [
+        Window(extents[tap], steps(value.indices[axis], loops[tap]), steps(value.indices[axis], loops[out]))
+        for axis, tap, out in ((1, 5, 1), (2, 6, 2))
+    ]
+    blocks, lines, pixels, _, words = extents[:5]
+    return _Read(x, weights, sums, blocks, lines, pixels, words, (windows[0], windows[1]))

@@ -3,6 +3,8 @@ instructions; processors that have the registers run the contract of the familie
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te
 
-from chanas.compiler.cpu.tiles import MAX_ROWS, in_matrix_registers, name_of, row_tiles, text_of
+from chanas.compiler.cpu.tiles import (
+    MAX_ROWS,
+    ROW_BYTES,
+    Tile,
+    Window,
+    in_matrix_registers,
+    row_tiles,
+    text_of,
+)
 from chanas.operators.precision import BFLOAT16, INT8, Precision, from_bits
 
 LANES = 16
@@ -123,55 +133,86 @@ class Interpreter:
             self.num_products += 1
 
 
+WINDOWS = st.builds(Window, st.integers(1, 3), st.integers(1, 2), st.integers(1, 2))
+
+
 @pytest.mark.parametrize("precision", [BFLOAT16, INT8], ids=lambda precision: precision.dtype)
-@given(pixels=st.integers(1, 70), blocks=st.integers(1, 5), in_channels=st.integers(1, 70), seed=st.integers(0, 9))
+@given(
+    packs=st.booleans(),
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 40)),
+    windows=st.tuples(WINDOWS, WINDOWS),
+    blocks=st.integers(1, 5),
+    in_channels=st.integers(1, 140),
+    seed=st.integers(0, 9),
+)
 @settings(max_examples=60, deadline=None)
-def test_the_text_sums_products_of_all_channels_and_touches_nothing_else(
-    precision: Precision, pixels: int, blocks: int, in_channels: int, seed: int
+def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_else(
+    precision: Precision,
+    packs: bool,
+    sizes: tuple[int, int],
+    windows: tuple[Window, Window],
+    blocks: int,
+    in_channels: int,
+    seed: int,
 ) -> None:
     """Input and weights are whole numbers, in bfloat16 small ones, so that sums are exact; around arrays are NaN."""
     rng, per_word = np.random.default_rng(seed), precision.per_word
     lowest, highest, largest = (0, 255, 127) if precision is INT8 else (-4, 4, 4)
-    words, in_blocks = -(-in_channels // per_word), -(-in_channels // LANES)
-    x = np.zeros((in_blocks, LANES, pixels), np.float32)
-    x.reshape(-1, pixels)[:in_channels] = rng.integers(lowest, highest + 1, (in_channels, pixels))
-    w = np.zeros((per_word * words, blocks * LANES), np.float32)
-    w[:in_channels] = rng.integers(-largest, largest + 1, (in_channels, blocks * LANES))
-    in_words = np.ascontiguousarray(w.reshape(words, per_word, blocks, LANES).transpose(2, 0, 3, 1))
+    row = ROW_BYTES // precision.item_bytes if packs else LANES
+    words, stretches = -(-in_channels // per_word), -(-in_channels // row)
+    (lines, pixels), (down, along), taps = sizes, windows, windows[0].taps * windows[1].taps
+    height, width = (window.read_by(num) for window, num in zip(windows, sizes, strict=True))
+    x = np.zeros((stretches * row, height, width), np.float32)
+    x[:in_channels] = rng.integers(lowest, highest + 1, (in_channels, height, width))
+    w = np.zeros((per_word * words, taps, blocks * LANES), np.float32)
+    w[:in_channels] = rng.integers(-largest, largest + 1, (in_channels, taps, blocks * LANES))
+    in_words = np.ascontiguousarray(w.reshape(words, per_word, taps, blocks, LANES).transpose(3, 0, 2, 4, 1))
     encode_weights = precision.encode_weights or precision.encode
     nan = np.full(64, 0xFF, np.uint8)
     parts = [
-        precision.encode(np.ascontiguousarray(x.transpose(0, 2, 1))),
+        precision.encode(np.ascontiguousarray(x.reshape(stretches, row, height, width).transpose(0, 2, 3, 1))),
         encode_weights(in_words),
-        np.zeros((blocks, pixels, LANES), Interpreter.sums_of(precision)),
+        np.zeros((blocks, lines, pixels, LANES), Interpreter.sums_of(precision)),
     ]
     memory, places = nan, []
     for part in parts:
         places.append(len(memory))
         memory = np.concatenate([memory, part.reshape(-1).view(np.uint8), nan])
-    before = memory.copy()
+    before, row_bytes = memory.copy(), row * precision.item_bytes
     arguments = {
         "%a": places[0],
-        "%a_block": pixels * LANES * precision.item_bytes,
+        "%a_stretch": height * width * row_bytes,
+        "%a_line": width * row_bytes,
         "%w": places[1],
-        "%w_block": words * 64,
+        "%w_block": words * taps * 64,
         "%c": places[2],
-        "%c_block": pixels * 64,
+        "%c_block": lines * pixels * 64,
+        "%c_line": pixels * 64,
     }
-    text = text_of(precision, pixels, blocks, words)
+    text = text_of(Tile(precision, pixels, blocks, words, row_bytes, lines, windows))
     num_products = Interpreter(text, memory, arguments, precision).run()
     sums = slice(places[2], places[2] + parts[2].nbytes)
-    expected = (w.T @ x.reshape(-1, pixels)[: per_word * words]).reshape(blocks, LANES, pixels).transpose(0, 2, 1)
+    expected = np.zeros((blocks * LANES, lines, pixels), np.float32)
+    for tap, (r, s) in enumerate(itertools.product(range(down.taps), range(along.taps))):
+        under = x[: per_word * words, r * down.dilation :, s * along.dilation :]
+        under = under[:, :: down.stride, :: along.stride][:, :lines, :pixels]
+        expected += np.einsum("kn,khw->nhw", w[:, tap], under)
+    expected = expected.reshape(blocks, LANES, lines, pixels).transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(memory[sums].view(parts[2].dtype).reshape(expected.shape), expected)
     memory[sums] = before[sums]
     np.testing.assert_array_equal(memory, before)
-    assert num_products == len(row_tiles(pixels).firsts) * blocks * in_blocks
+    assert num_products == lines * len(row_tiles(pixels).firsts) * blocks * stretches * taps
 
 
 def test_a_function_is_called_after_what_its_text_depends_on() -> None:
-    assert name_of(BFLOAT16, 49, 3, 80) in text_of(BFLOAT16, 49, 3, 80)
-    sizes = ((1, 11, 1), (11, 1, 1), (1, 1, 11))
-    assert len({name_of(precision, *size) for size in sizes for precision in (BFLOAT16, INT8)}) == 6
+    tile = Tile(BFLOAT16, 49, 3, 80, 32)
+    assert tile.name in text_of(tile)
+    of_windows = [dataclasses.replace(tile, windows=(Window(*sizes), Window())) for sizes in ((2,), (1, 2), (1, 1, 2))]
+    further = [dataclasses.replace(tile, windows=(Window(), Window(2))), dataclasses.replace(tile, lines=2)]
+    others = [Tile(INT8, 49, 3, 80, 32), Tile(BFLOAT16, 3, 49, 80, 32), Tile(BFLOAT16, 49, 80, 3, 32)]
+    packed = Tile(BFLOAT16, 49, 3, 80, 64)
+    every = [tile, packed, *of_windows, *further, *others]
+    assert len({each.name for each in every}) == len(every)
 
 
 def test_blocks_without_the_mark_stay_what_they_are() -> None:
