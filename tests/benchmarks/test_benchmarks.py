@@ -53,6 +53,7 @@ SCRIPTS = (
     "service_load",
     "shipped_schedules",
     "tuning_efficiency",
+    "precisions",
     "uneven_tiles",
     "warm_start",
     "with_without",

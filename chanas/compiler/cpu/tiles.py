@@ -231,12 +231,12 @@ class _Lines:
         self._lines += [f"  br i1 %rows{label}, label %row{label}, label %rowend{label}", f"rowend{label}:"]
 
     def _products(
-        self, sums: dict[tuple[_Rows, int], int], stretch: str, row: str, operands: _Operands, label: str
+        self, sums: dict[tuple[_Rows, int], int], stretch: str, tap_row: str, operands: _Operands, label: str
     ) -> Iterator[str]:
         """The products of a stretch of channels under a row of taps; an input's register is loaded again where another
         one needs it."""
         tile, (down, along) = self.tile, self.tile.windows
-        rows, columns = (sorted({place[axis] for place in sums}) for axis in (0, 1))
+        rows, columns = sorted({row for row, _ in sums}), sorted({column for _, column in sums})
         w_row = down.taps * along.taps * ROW_BYTES  # from word to word of a tap
         a_row = along.stride * tile.row_bytes
         for tap in range(along.taps):
@@ -244,14 +244,14 @@ class _Lines:
             for j, column in enumerate(columns):
                 weights, at = operands.weights[j % len(operands.weights)], f"%w{label}_{tap}_{column}"
                 terms: list[tuple[Any, Any]] = [("%w_block", column), (stretch, tile.row_words * w_row)]
-                terms.append((row, along.taps * ROW_BYTES))
+                terms.append((tap_row, along.taps * ROW_BYTES))
                 yield from _address(at, "%w", terms, tap * ROW_BYTES)
                 yield f"  call void @llvm.x86.tileloadd64(i8 {weights}, ptr {at}, i64 {w_row})"
                 for i, place in enumerate(rows):
                     inputs = operands.inputs[i % len(operands.inputs)]
                     if loaded.get(inputs) != place:
                         at = f"%a{label}_{tap}_{column}_{place.line}_{place.first}"
-                        yield f"  {at}_r = mul i64 {row}, {down.dilation}"
+                        yield f"  {at}_r = mul i64 {tap_row}, {down.dilation}"
                         yield f"  {at}_l = add i64 {at}_r, {place.line * down.stride}"
                         terms = [(stretch, "%a_stretch"), (f"{at}_l", "%a_line")]
                         further = place.first * a_row + tap * along.dilation * tile.row_bytes
