@@ -221,12 +221,12 @@ def _per_word(workload: Workload) -> int:
 
 
 def _channels_by_tap(weight: Float32Array, per_word: int) -> Float32Array:
-    """float32[C_out, C_in, kh, kw] -> float32[C_out, ceil(C_in / p), kh, kw, p]: p neighbouring input channels under
-    one tap, zeros beyond the last."""
+    """float32[C_out, C_in, kh, kw] -> float32[C_out, kh, kw, ceil(C_in / p) · p]: p neighbouring input channels under
+    one tap in a word, zeros beyond the last."""
     out, channels, *taps = weight.shape
     whole = np.zeros((out, -(-channels // per_word) * per_word, *taps), np.float32)
     whole[:, :channels] = weight
-    return np.moveaxis(whole.reshape(out, -1, per_word, *taps), 2, -1)
+    return np.moveaxis(whole, 1, -1)
 
 
 def _run(workload: Workload) -> int:

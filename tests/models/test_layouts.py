@@ -129,7 +129,7 @@ def test_networks_partly_in_bfloat16_give_nearly_what_pytorch_gives(
     rng = np.random.default_rng(seed if isinstance(seed, int) else 0)
     some = [n for n in able if seed == "all" or rng.integers(2)]
     other = in_forms(program, dict.fromkeys(some, halves), device)
-    assert {o.value.dtype for o in other.tuned} == {"uint16", "float32"}
+    assert {o.value.dtype for o in other.tuned} == ({"uint16"} if seed == "all" else {"uint16", "float32"})
     assert_right(model, other, device, tmp_path, 3e-2)
 
 

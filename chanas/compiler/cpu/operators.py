@@ -226,8 +226,9 @@ def _window_sums(workload: Workload, lanes: int, prefix: str, read: Read, weight
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
         place = _tap(rows, h, rh), _tap(columns, w, rw), v
         values = [read(b, c * per_word + i, *place) for i in range(per_word)]
-        weight = weights[b, (c * rows.kernel + rh) * columns.kernel + rw, v]
-        return own.sum(own.products(values, weight), axis=axes)
+        tap = rh * columns.kernel + rw
+        at = tap * rc.dom.extent + c if per_word > 1 else c * workload.kernel_area + tap
+        return own.sum(own.products(values, weights[b, at, v]), axis=axes)
 
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     return te.compute(shape, total, name=f"{prefix}acc")

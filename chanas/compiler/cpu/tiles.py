@@ -5,7 +5,8 @@ times channel blocks, all of the reduction. `in_matrix_registers` puts a call in
 in LLVM's language, comes with it.
 
     a  lines of R pixels of all channels of the input: for each stretch of channels rows of 16 to 64 bytes, a pixel each
-    w  words of each channel block of the output: rows of 16 words, of two bfloat16 or four int8, 64 bytes
+    w  words of each channel block of the output, tap after tap: rows of 16 words, of two bfloat16 or four int8, 64
+       bytes
     c  lines of R pixels of each channel block of the output: rows of 16 sums, float32 or int32, 64 bytes
 
 An instruction multiplies up to 16 rows of a by as many rows of w as a row of a has words; rows of 64 bytes, which are
@@ -18,6 +19,7 @@ process asks Linux for the registers once, here before they are first used (`MAT
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -181,6 +183,7 @@ class _Lines:
     def __init__(self, tile: Tile) -> None:
         self.tile = tile
         self._lines: list[str] = []
+        self._here = ""
         self.num = 0
 
     @property
@@ -188,23 +191,20 @@ class _Lines:
         return "\n".join(self._lines)
 
     def sums(self, rows: Sequence[_Rows], columns: Sequence[int], full: int, whole: _Operands, part: _Operands) -> None:
-        """Sums of row tiles times channel blocks: over `full` stretches of channels, then over what is left of one."""
-        me = self.num
+        """Sums of row tiles times channel blocks, tap by tap: over `full` stretches of channels, then over what is left
+        of one. That is the order of the weights."""
+        me, (down, along) = self.num, self.tile.windows
         registers = {place: i for i, place in enumerate(itertools.product(rows, columns))}
-        self._lines.append(f"sums{me}:")
+        self._begin(f"sums{me}")
         self._lines += [f"  call void @llvm.x86.tilezero(i8 {register})" for register in registers.values()]
-        last = f"sums{me}"
-        if full:
-            self._lines += [f"  br label %loop{me}", f"loop{me}:"]
-            self._lines.append(f"  %k{me} = phi i64 [ 0, %{last} ], [ %next{me}, %taps{me} ]")
-            self._taps(registers, f"%k{me}", whole, f"{me}", f"loop{me}")
-            self._lines += [f"  br label %taps{me}", f"taps{me}:"]
-            self._lines.append(f"  %next{me} = add i64 %k{me}, 1")
-            self._lines.append(f"  %more{me} = icmp ult i64 %next{me}, {full}")
-            self._lines += [f"  br i1 %more{me}, label %loop{me}, label %end{me}", f"end{me}:"]
-            last = f"end{me}"
-        if part.words:
-            self._taps(registers, f"{full}", part, f"{me}r", last)
+        with self._loop(f"r{me}", down.taps) as r, self._loop(f"s{me}", along.taps) as s:
+            self._lines.append(f"  %row{me} = mul i64 {r}, {along.taps}")
+            self._lines.append(f"  %tap{me} = add i64 %row{me}, {s}")
+            if full:
+                with self._loop(f"k{me}", full) as k:
+                    self._lines += self._products(registers, whole, (r, s, k), f"%tap{me}", f"{me}")
+            if part.words:
+                self._lines += self._products(registers, part, (r, s, f"{full}"), f"%tap{me}", f"{me}r")
         for (at, column), register in registers.items():
             terms = [("%c_block", column), ("%c_line", at.line)]
             self._lines += _address(f"%c{register}_{me}", "%c", terms, at.first * ROW_BYTES)
@@ -214,52 +214,58 @@ class _Lines:
         self._lines.append(f"  br label %sums{me + 1}")
         self.num += 1
 
-    def _taps(
-        self, sums: dict[tuple[_Rows, int], int], stretch: str, operands: _Operands, label: str, before: str
-    ) -> None:
-        """The products of a stretch of channels under all taps: a loop over rows of the kernel, if there are several,
-        in which those of a row are written out; `before` is the block that comes before."""
-        down, _ = self.tile.windows
-        if down.taps == 1:
-            self._lines += self._products(sums, stretch, "0", operands, label)
+    def _begin(self, label: str) -> None:
+        self._lines.append(f"{label}:")
+        self._here = label
+
+    @contextlib.contextmanager
+    def _loop(self, name: str, num: int) -> Iterator[str]:
+        """A loop of so many passes around the lines that are added; gives its variable, 0 where there is one pass."""
+        if num == 1:
+            yield "0"
             return
-        self._lines += [f"  br label %row{label}", f"row{label}:"]
-        self._lines.append(f"  %r{label} = phi i64 [ 0, %{before} ], [ %below{label}, %row{label} ]")
-        self._lines += self._products(sums, stretch, f"%r{label}", operands, label)
-        self._lines.append(f"  %below{label} = add i64 %r{label}, 1")
-        self._lines.append(f"  %rows{label} = icmp ult i64 %below{label}, {down.taps}")
-        self._lines += [f"  br i1 %rows{label}, label %row{label}, label %rowend{label}", f"rowend{label}:"]
+        before = self._here
+        self._lines.append(f"  br label %{name}_loop")
+        self._begin(f"{name}_loop")
+        self._lines.append(f"  %{name} = phi i64 [ 0, %{before} ], [ %{name}_next, %{name}_last ]")
+        yield f"%{name}"
+        self._lines.append(f"  br label %{name}_last")
+        self._begin(f"{name}_last")
+        self._lines.append(f"  %{name}_next = add i64 %{name}, 1")
+        self._lines.append(f"  %{name}_more = icmp ult i64 %{name}_next, {num}")
+        self._lines.append(f"  br i1 %{name}_more, label %{name}_loop, label %{name}_end")
+        self._begin(f"{name}_end")
 
     def _products(
-        self, sums: dict[tuple[_Rows, int], int], stretch: str, tap_row: str, operands: _Operands, label: str
+        self,
+        sums: dict[tuple[_Rows, int], int],
+        operands: _Operands,
+        at: tuple[str, str, str],
+        tap: str,
+        label: str,
     ) -> Iterator[str]:
-        """The products of a stretch of channels under a row of taps; an input's register is loaded again where another
-        one needs it."""
-        tile, (down, along) = self.tile, self.tile.windows
+        """The products of a stretch of channels under a tap, which is at a row and a column of the kernel; an input's
+        register is loaded again where another one needs it."""
+        tile, (down, along), (r, s, stretch) = self.tile, self.tile.windows, at
         rows, columns = sorted({row for row, _ in sums}), sorted({column for _, column in sums})
-        w_row = down.taps * along.taps * ROW_BYTES  # from word to word of a tap
-        a_row = along.stride * tile.row_bytes
-        for tap in range(along.taps):
-            loaded: dict[int, _Rows] = {}
-            for j, column in enumerate(columns):
-                weights, at = operands.weights[j % len(operands.weights)], f"%w{label}_{tap}_{column}"
-                terms: list[tuple[Any, Any]] = [("%w_block", column), (stretch, tile.row_words * w_row)]
-                terms.append((tap_row, along.taps * ROW_BYTES))
-                yield from _address(at, "%w", terms, tap * ROW_BYTES)
-                yield f"  call void @llvm.x86.tileloadd64(i8 {weights}, ptr {at}, i64 {w_row})"
-                for i, place in enumerate(rows):
-                    inputs = operands.inputs[i % len(operands.inputs)]
-                    if loaded.get(inputs) != place:
-                        at = f"%a{label}_{tap}_{column}_{place.line}_{place.first}"
-                        yield f"  {at}_r = mul i64 {tap_row}, {down.dilation}"
-                        yield f"  {at}_l = add i64 {at}_r, {place.line * down.stride}"
-                        terms = [(stretch, "%a_stretch"), (f"{at}_l", "%a_line")]
-                        further = place.first * a_row + tap * along.dilation * tile.row_bytes
-                        yield from _address(at, "%a", terms, further)
-                        yield f"  call void @llvm.x86.tileloadd64(i8 {inputs}, ptr {at}, i64 {a_row})"
-                        loaded[inputs] = place
-                    product = f"i8 {sums[place, column]}, i8 {inputs}, i8 {weights}"
-                    yield f"  call void @llvm.x86.{INSTRUCTIONS[tile.precision]}({product})"
+        a_row, loaded = along.stride * tile.row_bytes, dict[int, _Rows]()
+        for j, column in enumerate(columns):
+            weights, name = operands.weights[j % len(operands.weights)], f"%w{label}_{column}"
+            of_tap, of_stretch = (tap, tile.words * ROW_BYTES), (stretch, tile.row_words * ROW_BYTES)
+            yield from _address(name, "%w", [("%w_block", column), of_tap, of_stretch], 0)
+            yield f"  call void @llvm.x86.tileloadd64(i8 {weights}, ptr {name}, i64 {ROW_BYTES})"
+            for i, place in enumerate(rows):
+                inputs = operands.inputs[i % len(operands.inputs)]
+                if loaded.get(inputs) != place:
+                    name = f"%a{label}_{column}_{place.line}_{place.first}"
+                    yield f"  {name}_r = mul i64 {r}, {down.dilation}"
+                    yield f"  {name}_l = add i64 {name}_r, {place.line * down.stride}"
+                    terms = [(stretch, "%a_stretch"), (f"{name}_l", "%a_line"), (s, along.dilation * tile.row_bytes)]
+                    yield from _address(name, "%a", terms, place.first * a_row)
+                    yield f"  call void @llvm.x86.tileloadd64(i8 {inputs}, ptr {name}, i64 {a_row})"
+                    loaded[inputs] = place
+                product = f"i8 {sums[place, column]}, i8 {inputs}, i8 {weights}"
+                yield f"  call void @llvm.x86.{INSTRUCTIONS[tile.precision]}({product})"
 
 
 def _address(name: str, base: str, terms: Sequence[tuple[Any, Any]], further: int) -> Iterator[str]:

@@ -166,7 +166,7 @@ def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_els
     x[:in_channels] = rng.integers(lowest, highest + 1, (in_channels, height, width))
     w = np.zeros((per_word * words, taps, blocks * LANES), np.float32)
     w[:in_channels] = rng.integers(-largest, largest + 1, (in_channels, taps, blocks * LANES))
-    in_words = np.ascontiguousarray(w.reshape(words, per_word, taps, blocks, LANES).transpose(3, 0, 2, 4, 1))
+    in_words = np.ascontiguousarray(w.reshape(words, per_word, taps, blocks, LANES).transpose(3, 2, 0, 4, 1))
     encode_weights = precision.encode_weights or precision.encode
     nan = np.full(64, 0xFF, np.uint8)
     parts = [

@@ -135,9 +135,9 @@ def test_numbers_that_cancel_are_as_uncertain_as_in_the_framework(proven: Prove)
     proven(onnx_model(nodes, [IMAGE], [("y", "float32", [1, 16, 12, 12])], weights), as_read)
 
 
-def cancelling() -> Any:
+def cancelling(moved: bool = False) -> Any:
     """A mean picture, of which two layers make 0 for equal numbers, as the difference of sums of a million and more,
-    and a sigmoid of that."""
+    and a sigmoid of that. Every other weight of the last layer may be the next larger number."""
     nodes = [
         node("GlobalAveragePool", ["x"], ["m"]),
         node("Conv", ["m", "w0"], ["a"]),
@@ -148,11 +148,13 @@ def cancelling() -> Any:
     flat = first.astype(np.float64).sum(axis=1).ravel()
     last -= (last[:, :, 0, 0] @ flat / (flat @ flat))[:, None, None, None] * flat[None, :, None, None]
     weights = {"w0": first, "w1": (1e7 * last).astype(np.float32)}
+    if moved:
+        weights["w1"][:, ::2] = np.nextafter(weights["w1"][:, ::2], np.float32(np.inf))
     return onnx_model(nodes, [("x", "float32", [1, 3, 96, 96])], [("y", "float32", [1, 32, 1, 1])], weights)
 
 
 def test_numbers_that_cancel_within_a_network_are_as_uncertain_as_its_weights(proven: Prove) -> None:
-    proof = proven(cancelling(), as_read)
+    proof = proven(cancelling(), of(cancelling(moved=True)))
     assert proof.outputs[0].bound > 1e-2
 
 
