@@ -144,7 +144,7 @@ def operator_tensors(
             value = activated(value + torch.from_numpy(shift)[:, :, None, None], workload.prologue)
         value = convolved(value, torch.from_numpy(multiplied), torch.from_numpy(bias), workload)
         if workload.residual:
-            residual = drawn(tuple(value.shape))
+            residual = precision_of(workload.dtype).rounded(drawn(tuple(value.shape)))
         if residual is not None and workload.residual_first:
             value = activated(value + torch.from_numpy(residual), workload.epilogue)
         else:
@@ -168,7 +168,7 @@ def operator_case(
         arguments += layout.pack_parameters(workload, tensors.weight, tensors.bias)
     weights = tuple(range(1, len(arguments)))
     extras = (tensors.gate, tensors.shift, tensors.residual)
-    arguments += [layout.pack(extra, workload.input_precision) for extra in extras if extra is not None]
+    arguments += [layout.pack(extra, precision) for extra in extras if extra is not None]
     expected = layout.expected(workload, tensors.out)
     return ReferenceCase(tuple(arguments), weights, expected, precision.operator_tolerance)
 

@@ -247,7 +247,13 @@ EDGES_IN_BFLOAT16 = [
     Workload("depthwise", 9, 5, 5, 3, 3, "none"),
     Workload("depthwise", 12, 16, 16, 5, 2, "relu"),
     Workload("depthwise", 14, 16, 16, 7, 2, "relu"),
+    Workload("depthwise", 9, 24, 24, 3, 2, "swish", residual=True, input_width=6),
+    Workload("depthwise", 10, 16, 16, 3, 1, "relu6", padding=(0, 1, 2, 2), dilation=(2, 1)),
+    Workload("depthwise", 8, 16, 16, 5, 2, "gelu", padding=(1, 1, 2, 2)),
+    Workload("depthwise", 12, 16, 16, 2, 3, "none", padding=(0, 0, 0, 0)),
+    Workload("conv", 9, 3, 24, 3, 2, "swish", residual=True, kernel_width=5),
     Workload("pool", 1, 8, 8),
+    Workload("pool", 5, 24, 24, input_width=3),
 ]
 EDGES_IN_MATRICES = [
     *(w for w in EDGES_IN_BFLOAT16 if w.op in ("pointwise", "blockconv") and w.input_size > 1),
@@ -259,8 +265,16 @@ EDGES_IN_MATRICES = [
     Workload("blockconv", 3, 130, 24, 7, 1, "relu", residual=True, residual_first=True, input_width=34),
     Workload("blockconv", 7, 16, 40, 1, 3, "relu"),
 ]
+
+
+def is_for_int8(workload: Workload) -> bool:
+    """True of an operator that has kernels in int8."""
+    family = CPU_FAMILIES.get((workload.op, "int8"))
+    return family is not None and set(workload.generalities) <= family.takes
+
+
 EDGES_IN_INT8 = [
-    *(w for w in (*EDGES, *EDGES_IN_BFLOAT16) if (w.op, "int8") in CPU_FAMILIES and w.groups == 1),
+    *(w for w in (*EDGES, *EDGES_IN_BFLOAT16) if is_for_int8(w)),
     Workload("pointwise", 8, 24, 40, 1, 2, "leaky0.1"),
     Workload("pointwise", 7, 30, 44, epilogue="relu6", residual=True, residual_first=True),
     Workload("blockconv", 9, 22, 20, 3, 2, "none", residual=True, input_width=7),
@@ -425,9 +439,6 @@ REFUSED: list[tuple[Workload, HardwareTarget, str]] = [
         *((Workload(op, 8, 8, 8, 3), op) for op in ("winograd", "winograd2", "upconv")),
         (Workload("blockconv", 8, 32, 32, 3, groups=2), "blockconv with groups"),
         (replace(WINDOW, out_channels=32), "several outputs of a channel"),
-        (replace(WINDOW, epilogue="swish"), "epilogue of its own"),
-        (replace(WINDOW, residual=True), "residual"),
-        (replace(WINDOW, padding=(0, 0, 0, 0)), "padding of its own"),
         (replace(SQUARE, scaled=True, prologue="relu"), "prologue"),
     ]),
     *((w, GPU, text) for w, text in [

@@ -23,8 +23,8 @@ from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 
 _WORD_BITS = 32
-_WIDEST = 8
-"""Words of the longest vectors that AVX2 has."""
+_WIDEST, _LONGEST = 8, 16
+"""Words of the longest vectors that AVX2 has, and AVX-512."""
 _NAMES = {
     8: ("avx2.pmadd.ub.sw", "avx2.pmadd.wd", "avx.cvt.ps2dq.256"),
     4: ("ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd", "sse2.cvtps2dq"),
@@ -45,7 +45,7 @@ def _lower_dot(call: Any) -> Any:
 def _lower_byte(call: Any) -> Any:
     (value,) = call.args
     lanes = tvm.DataType(str(call.ty)).lanes
-    if lanes in _NAMES:
+    if lanes in (*_NAMES, _LONGEST):
         return tirx.call_pure_extern(call.ty, f"chanas_byte_{lanes}", value)
     suffix = f"x{lanes}" if lanes > 1 else ""
     limited = tirx.max(tirx.min(value, tirx.const(255.0, value.ty)), tirx.const(0.0, value.ty))
@@ -73,7 +73,7 @@ def byte_instructions(target: HardwareTarget) -> str:
         in_bytes = _NEON_BYTES
     else:
         dot, declared = (_dot_by_instruction if target.has_dots else _dot_by_pairs)(lanes)
-        in_bytes = _bytes_of(lanes) if lanes in _NAMES else ""
+        in_bytes = _bytes_of(lanes) if lanes in _NAMES else _bytes_of_longest("avx512f" in features)
     signature = f"@chanas_dot_{lanes}(<{lanes} x i32> %sum, <{lanes} x i32> %a, <{lanes} x i32> %b)"
     return _function(f"<{lanes} x i32> {signature}", dot) + "".join(f"declare {line}\n" for line in declared) + in_bytes
 
@@ -166,6 +166,35 @@ declare <4 x float> @llvm.minnum.v4f32(<4 x float>, <4 x float>)
 declare <4 x i32> @llvm.aarch64.neon.fcvtnu.v4i32.v4f32(<4 x float>)
 """
 """Whole numbers by a conversion that rounds ties to even and makes zero of what is below."""
+
+
+def _bytes_of_longest(has_conversion: bool) -> str:
+    """The same of vectors of AVX-512: a conversion that rounds, of what is beyond 32 bits to a number with a sign, which
+    is the largest without one. Without the conversion, each number."""
+    whole = "call <16 x i32> @llvm.x86.avx512.mask.cvtps2dq.512(<16 x float> %least, <16 x i32> zeroinitializer, i16 -1, i32 4)"
+    declared = "declare <16 x i32> @llvm.x86.avx512.mask.cvtps2dq.512(<16 x float>, <16 x i32>, i16, i32)\n"
+    rounded = []
+    if not has_conversion:
+        rounded = [
+            "%limited = call <16 x float> @llvm.minnum.v16f32(<16 x float> %least, <16 x float> splat (float 255.0))",
+            "%near = call <16 x float> @llvm.rint.v16f32(<16 x float> %limited)",
+        ]
+        whole = "fptosi <16 x float> %near to <16 x i32>"
+        declared = "declare <16 x float> @llvm.minnum.v16f32(<16 x float>, <16 x float>)\n"
+        declared += "declare <16 x float> @llvm.rint.v16f32(<16 x float>)\n"
+    lines = [
+        "%least = call <16 x float> @llvm.maxnum.v16f32(<16 x float> %value, <16 x float> zeroinitializer)",
+        *rounded,
+        f"%whole = {whole}",
+        "%most = call <16 x i32> @llvm.umin.v16i32(<16 x i32> %whole, <16 x i32> splat (i32 255))",
+        "%r = trunc <16 x i32> %most to <16 x i8>",
+        "ret <16 x i8> %r",
+    ]
+    return _function("<16 x i8> @chanas_byte_16(<16 x float> %value)", lines) + (
+        f"{declared}"
+        "declare <16 x float> @llvm.maxnum.v16f32(<16 x float>, <16 x float>)\n"
+        "declare <16 x i32> @llvm.umin.v16i32(<16 x i32>, <16 x i32>)\n"
+    )
 
 
 def _bytes_of(lanes: int) -> str:

@@ -191,9 +191,9 @@ _BY_OPERATOR = {
     "pool": _family("pool", _ANY_MAP, in_rectangles=False),
 }
 _IN_BFLOAT16 = {
-    **{op: replace(_BY_OPERATOR[op], takes=frozenset()) for op in ("conv", "depthwise", "pool")},
-    "blockconv": replace(_BY_OPERATOR["blockconv"], takes=_ANY_WINDOW),
+    **{op: replace(_BY_OPERATOR[op], takes=_ANY_WINDOW) for op in ("conv", "blockconv", "depthwise")},
     "pointwise": replace(_BY_OPERATOR["pointwise"], takes=_ANY_STRIDE),
+    "pool": _BY_OPERATOR["pool"],
 }
 # Epilogues of many terms are not computed to the bit.
 _IN_INT8 = {

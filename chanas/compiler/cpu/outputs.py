@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from chanas.compiler.cpu.arithmetic import arithmetic_of
 from chanas.compiler.expressions import epilogue, fused_multiply_add
+from chanas.operators.precision import precision_of
 from chanas.operators.workload import Workload
 
 Tensors = Sequence[Any]
@@ -66,7 +67,7 @@ def output(workload: Workload, parameters: Tensors, total: Any, residual: Any, b
     bias, add = parameters[1][b, v], None
     if not workload.is_quantised:
         if residual is not None:
-            load = arithmetic_of(workload.input_precision).load
+            load = arithmetic_of(precision_of(workload.dtype)).load
             add = lambda value: value + load(residual)  # noqa: E731 -- the other one is one, too
         return store(workload, finish(workload, total + bias, add), parameters)
     grid = grids(parameters)[2]

@@ -303,11 +303,14 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
 
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
     """Tiles of one or two rows; the padding is part of the input's loads, or comes first where the input is spread. In
-    bfloat16 that is dot products of pairs; or the map of a channel block is padded, in float32, and so are the sums."""
+    bfloat16 that is dot products of pairs, in square windows with a tap in the middle; or the map of a channel block is
+    padded, in float32, and so are the sums."""
     limit, (rows, columns) = max_accumulators(target), workload.axes
     paddings: tuple[Padding, ...] = (Padding.AT_FIRST,) if spreads_input(workload) else (Padding.IN_LOADS,)
     if workload.input_precision is not FLOAT32:
-        paddings += (Padding.BY_BAND,)
+        has_middle = rows == columns and rows.dilation == 1 and rows.before == rows.kernel // 2
+        in_pairs = workload.input_precision is not BFLOAT16 or has_middle
+        paddings = (*(paddings if in_pairs else ()), Padding.BY_BAND)
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
         _columns(columns.output, limit),
