@@ -241,11 +241,9 @@ def in_words(packed: Float32Array, run: int, precision: Precision) -> Float32Arr
     per_word, rows = precision.per_word, packed.reshape(blocks * depth // run, run, lanes)
     padded = np.zeros((len(rows), -(-run // per_word) * per_word, lanes), np.float32)
     padded[:, :run] = rows
-    numbers = (precision.encode_weights or precision.encode)(padded).astype(np.uint32)
-    words = np.zeros((len(rows), padded.shape[1] // per_word, lanes), np.uint32)
-    for place in range(per_word):
-        words |= numbers[:, place::per_word] << np.uint32(32 // per_word * place)
-    return words.view(np.float32).reshape(blocks, -1, lanes)
+    numbers = (precision.encode_weights or precision.encode)(padded).reshape(len(rows), -1, per_word, lanes)
+    words: Float32Array = np.ascontiguousarray(numbers.transpose(0, 1, 3, 2)).view(np.float32)
+    return words.reshape(blocks, -1, lanes)
 
 
 def _winograd_weights(workload: Workload, weight: Float32Array) -> Float32Array:

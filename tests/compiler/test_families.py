@@ -127,6 +127,11 @@ class TestResiduals(FamilyContract):
         return sampled(case, 1)
 
 
+@pytest.mark.parametrize("case", [ROWS[0], ROWS[-1]], ids=named)
+def test_the_space_of_an_operator_is_listed_once(case: Case) -> None:
+    assert schedule_space(*case) is schedule_space(*case)
+
+
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_points_have_as_many_features_in_every_space(kind: str) -> None:
     features = BACKENDS[kind].features

@@ -169,32 +169,31 @@ declare <4 x i32> @llvm.aarch64.neon.fcvtnu.v4i32.v4f32(<4 x float>)
 
 
 def _bytes_of_longest(has_conversion: bool) -> str:
-    """The same of vectors of AVX-512: a conversion that rounds, of what is beyond 32 bits to a number with a sign, which
-    is the largest without one. Without the conversion, each number."""
-    whole = "call <16 x i32> @llvm.x86.avx512.mask.cvtps2dq.512(<16 x float> %least, <16 x i32> zeroinitializer, i16 -1, i32 4)"
-    declared = "declare <16 x i32> @llvm.x86.avx512.mask.cvtps2dq.512(<16 x float>, <16 x i32>, i16, i32)\n"
-    rounded = []
-    if not has_conversion:
-        rounded = [
-            "%limited = call <16 x float> @llvm.minnum.v16f32(<16 x float> %least, <16 x float> splat (float 255.0))",
-            "%near = call <16 x float> @llvm.rint.v16f32(<16 x float> %limited)",
+    """The same of 16 numbers: a conversion that rounds, where the processor has it (AVX-512). What is beyond 32 bits is
+    negative after it, which is the largest of numbers without a sign."""
+    values, words = "<16 x float>", "<16 x i32>"
+    if has_conversion:
+        name = "@llvm.x86.avx512.mask.cvtps2dq.512"
+        lines = [f"%whole = call {words} {name}({values} %least, {words} zeroinitializer, i16 -1, i32 4)"]
+        declared = [f"{words} {name}({values}, {words}, i16, i32)"]
+    else:
+        lines = [
+            f"%limited = call {values} @llvm.minnum.v16f32({values} %least, {values} splat (float 255.0))",
+            f"%near = call {values} @llvm.rint.v16f32({values} %limited)",
+            f"%whole = fptosi {values} %near to {words}",
         ]
-        whole = "fptosi <16 x float> %near to <16 x i32>"
-        declared = "declare <16 x float> @llvm.minnum.v16f32(<16 x float>, <16 x float>)\n"
-        declared += "declare <16 x float> @llvm.rint.v16f32(<16 x float>)\n"
+        declared = [f"{values} @llvm.minnum.v16f32({values}, {values})", f"{values} @llvm.rint.v16f32({values})"]
+    least, most = "@llvm.maxnum.v16f32", "@llvm.umin.v16i32"
     lines = [
-        "%least = call <16 x float> @llvm.maxnum.v16f32(<16 x float> %value, <16 x float> zeroinitializer)",
-        *rounded,
-        f"%whole = {whole}",
-        "%most = call <16 x i32> @llvm.umin.v16i32(<16 x i32> %whole, <16 x i32> splat (i32 255))",
-        "%r = trunc <16 x i32> %most to <16 x i8>",
+        f"%least = call {values} {least}({values} %value, {values} zeroinitializer)",
+        *lines,
+        f"%most = call {words} {most}({words} %whole, {words} splat (i32 255))",
+        f"%r = trunc {words} %most to <16 x i8>",
         "ret <16 x i8> %r",
     ]
-    return _function("<16 x i8> @chanas_byte_16(<16 x float> %value)", lines) + (
-        f"{declared}"
-        "declare <16 x float> @llvm.maxnum.v16f32(<16 x float>, <16 x float>)\n"
-        "declare <16 x i32> @llvm.umin.v16i32(<16 x i32>, <16 x i32>)\n"
-    )
+    declared += [f"{values} {least}({values}, {values})", f"{words} {most}({words}, {words})"]
+    function = _function(f"<16 x i8> @chanas_byte_16({values} %value)", lines)
+    return function + "".join(f"declare {line}\n" for line in declared)
 
 
 def _bytes_of(lanes: int) -> str:

@@ -74,7 +74,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tile:
+class MatrixTile:
     """What a function computes: the sums of lines of pixels times channel blocks.
 
     words      of the reduction under each tap
@@ -116,7 +116,7 @@ class _Rows(NamedTuple):
     first: int
 
 
-def text_of(tile: Tile) -> str:
+def text_of(tile: MatrixTile) -> str:
     """The function `(a, bytes from stretch to stretch of channels, bytes from line to line, w, bytes from block to
     block, c, the same, bytes from line to line)` and what it needs."""
     tiles, (full, rest) = row_tiles(tile.pixels), divmod(tile.words, tile.row_words)
@@ -180,7 +180,7 @@ def _shapes(rows: int, operands: Sequence[_Operands]) -> str:
 class _Lines:
     """The lines of a function, sums after sums, each from label `sumsN` to `sumsN+1`."""
 
-    def __init__(self, tile: Tile) -> None:
+    def __init__(self, tile: MatrixTile) -> None:
         self.tile = tile
         self._lines: list[str] = []
         self._here = ""
@@ -305,7 +305,9 @@ def _call(block: Any) -> Any:
     read = _read(block)
     x, precision = read.x, _BY_STORAGE[str(read.x.buffer.dtype)]
     row = int(x.buffer.shape[-1])
-    tile = Tile(precision, read.pixels, read.blocks, read.words, row * precision.item_bytes, read.lines, read.windows)
+    tile = MatrixTile(
+        precision, read.pixels, read.blocks, read.words, row * precision.item_bytes, read.lines, read.windows
+    )
     stretches, in_lines = int(x.buffer.shape[0]), len(read.sums.buffer.shape) == 4
     if in_lines:
         outputs = zip((read.lines, read.pixels), read.windows, strict=True)

@@ -3,7 +3,6 @@ kernels. A further dtype is further rows."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +24,12 @@ Kernel = Callable[[Workload, Any, GPUFeatures], Any]
 def _family(spaces: Space, kernel: Kernel, takes: frozenset[Generality] = frozenset()) -> Family[Any]:
     """A family by the limits of a GPU's descriptor."""
 
-    @functools.lru_cache(maxsize=512)
     def space_of(workload: Workload, target: HardwareTarget) -> GPUSpace[Any]:
         check_operator(workload)
         return spaces(workload, target.required_gpu)
 
     def program(workload: Workload, point: Point, target: HardwareTarget) -> Any:
-        return kernel(workload, space_of(workload, target).decode(point), target.required_gpu)
+        return kernel(workload, FAMILIES.space(workload, target).decode(point), target.required_gpu)
 
     return Family(space_of, program, takes=takes)
 

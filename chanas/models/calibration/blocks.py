@@ -7,7 +7,7 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,26 +67,13 @@ def calibrated_blocks(
 def _seen(blocks: Sequence[BlockConfig], parameters: Parameters, images: Float32Array) -> list[list[Histogram]]:
     """The numbers of each block's input and of what each of its operators gives."""
     operators = [block_operators(block, own) for block, own in zip(blocks, parameters, strict=True)]
-
-    def values() -> Iterator[list[list[Float32Array]]]:
-        for part in in_parts(images):
-            found, x = [], part
-            for own in operators:
-                found.append([x, *float_values(own, x)])
-                x = found[-1][-1]
-            yield found
-
-    ends = [[(0.0, 0.0)] * (1 + len(own)) for own in operators]
-    for found in values():
-        ends = [
-            [(min(low, float(v.min())), max(high, float(v.max()))) for (low, high), v in zip(own, vs, strict=True)]
-            for own, vs in zip(ends, found, strict=True)
-        ]
-    seen = [[Histogram.between(*end) for end in own] for own in ends]
-    for found in values():
-        for histograms, vs in zip(seen, found, strict=True):
-            for histogram, value in zip(histograms, vs, strict=True):
+    seen = [[Histogram() for _ in range(1 + len(own))] for own in operators]
+    for x in in_parts(images):
+        for own, histograms in zip(operators, seen, strict=True):
+            values = [x, *float_values(own, x)]
+            for histogram, value in zip(histograms, values, strict=True):
                 histogram.add(value)
+            x = values[-1]
     return seen
 
 

@@ -187,21 +187,15 @@ def _in_float32(
     for_biases = set(spread(len(inputs), NUM_FOR_BIASES).tolist())
     read = sorted({n for o in program.tuned for n in read_maps(o) if n in numbers})
     outputs, means = list[Sequence[Array]](), dict[int, Mapping[int, Array]]()
-    ends = dict.fromkeys(probe.numbers, (0.0, 0.0))
-    with progress_bar(2 * len(inputs), "calibrating", "input", here.progress) as bar:
-        for x in inputs:
-            values = probe.values(x)
-            for n, (low, high) in ends.items():
-                found = values.numbers(n)
-                if not np.isfinite(found).all():
-                    raise DataError("a value of the network is no number for an input that it is calibrated with")
-                ends[n] = (min(low, float(found.min())), max(high, float(found.max())))
-            bar.update()
-        seen = {n: Histogram.between(low, high) for n, (low, high) in ends.items()}
+    seen = {n: Histogram() for n in probe.numbers}
+    with progress_bar(len(inputs), "calibrating", "input", here.progress) as bar:
         for place, x in enumerate(inputs):
             values = probe.values(x)
             for n, histogram in seen.items():
-                histogram.add(values.numbers(n))
+                found = values.numbers(n)
+                if not np.isfinite(found).all():
+                    raise DataError("a value of the network is no number for an input that it is calibrated with")
+                histogram.add(found)
             outputs.append([values[n] for n in program.outputs])
             if place in for_biases:
                 means[place] = {n: values.means(n) for n in read}

@@ -4,7 +4,7 @@ each operator compared with its emulation."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from chanas.models.calibration.check import check_numbers, numbers_to_check
 from chanas.models.calibration.probe import Probe, Values
 from chanas.models.layouts import renumbered
 from chanas.operators.precision import INT8
-from chanas.operators.quantised import Grid, whole_weights
+from chanas.operators.quantised import Grid, WholeWeights, whole_weights
 from chanas.operators.workload import Workload
 
 Inputs = Sequence[Array]
@@ -106,6 +106,7 @@ class Mixed:
         folder: Path,
     ) -> None:
         self.floats, self.forms, self.device, self.chosen = floats, forms, device, chosen
+        self._weights = dict(floats.program.weights or self._nearest_weights())
         program = self._renew(grids, NO_SHIFTS)
         given_back = [self.became[n] for n in (*self._read(), *floats.program.outputs)]
         self.probe = Probe(program, [*given_back, *numbers_to_check(program)], chosen, device, pool, folder, "int8")
@@ -115,7 +116,7 @@ class Mixed:
         self.probe.renew(self._renew(grids, shifts))
 
     def _renew(self, grids: Mapping[int, Grid], shifts: Shifts) -> Program:
-        own = dataclasses.replace(self.floats.program, grids=dict(grids), shifts=dict(shifts))
+        own = dataclasses.replace(self.floats.program, grids=dict(grids), shifts=dict(shifts), weights=self._weights)
         program, self.became = renumbered(own, self.forms, self.device)
         return program
 
@@ -151,7 +152,7 @@ class Mixed:
         operation, floats = self._operation(number), self.floats
         weight, workload = operation.weight, operation.choices[0]
         assert weight is not None
-        numbers, steps = whole_weights(weight, in_pairs=not workload.is_channelwise)
+        numbers, steps = self._weights[number]
         rounded = numbers * steps.reshape(-1, 1, 1, 1)
         total = np.zeros(len(weight))
         for place, means in floats.means.items():
@@ -160,6 +161,14 @@ class Mixed:
             total += mean_sums(workload, weight, _input_means(operation, means))
             total -= mean_sums(workload, rounded, _input_means(operation, there))
         return (total / len(floats.means)).astype(np.float32)
+
+    def _nearest_weights(self) -> Iterator[tuple[int, WholeWeights]]:
+        """The whole weights of operators in int8, by their values; they stay the same with all grids and biases."""
+        for number in self.in_int8:
+            operation = self._operation(number)
+            if operation.weight is not None and _multiplies(operation):
+                in_pairs = not operation.choices[0].is_channelwise
+                yield number, whole_weights(operation.weight, in_pairs=in_pairs)
 
     def _operation(self, number: int) -> TunedOperation:
         operation = self.floats.program.operation(number)

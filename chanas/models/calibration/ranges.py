@@ -7,8 +7,9 @@ what was seen (Migacz, 8-bit inference with TensorRT, GTC 2017).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from chanas.operators.quantised import Grid
 
 MOST_INPUTS = 300
 """Inputs that ranges are found from, at most."""
-NUM_BINS = 2048
+NUM_BINS = 4096
+"""Bins of a histogram, of which half or more are between the least and the largest number."""
 _SHARES = tuple(share / 40 for share in range(40, 7, -1))
 """Parts of the whole range that are tried, the whole one first."""
 _OUTERMOST, _NEARLY_0 = 1e-4, 1e-12
@@ -29,28 +31,45 @@ Counts = FloatArray
 
 @dataclass
 class Histogram:
-    """Numbers of a value between the least and the largest one."""
+    """Numbers of a value, counted in bins that become twice as wide where they no longer take all of them.
 
-    low: float
-    high: float
-    counts: Counts
+    low, high  the least and the largest number, and 0
+    width      of a bin
+    first      place of the first bin: that many bins from 0
+    """
 
-    @classmethod
-    def between(cls, low: float, high: float) -> Histogram:
-        return cls(min(low, 0.0), max(high, 0.0), np.zeros(NUM_BINS))
+    low: float = 0.0
+    high: float = 0.0
+    width: float = 0.0
+    first: int = 0
+    counts: Counts = field(default_factory=lambda: np.zeros(NUM_BINS))
 
     def add(self, values: Float32Array) -> None:
-        """Count numbers, or some of them where there are very many."""
+        """Count finite numbers, or some of them where there are very many."""
+        self._widen(float(values.min(initial=0.0)), float(values.max(initial=0.0)))
         flat = values[values != 0]  # which every grid has
         step = -(-flat.size // _MOST_COUNTED) | 1  # odd: of channels side by side not the same ones again and again
-        width = (self.high - self.low) / NUM_BINS
-        if width > 0:
-            places = np.clip((flat[::step] - self.low) / width, 0, NUM_BINS - 1).astype(np.int64)
+        if self.width > 0:
+            places = np.floor(flat[::step].astype(np.float64) / self.width).astype(np.int64) - self.first
             self.counts += np.bincount(places, minlength=NUM_BINS)
+
+    def _widen(self, low: float, high: float) -> None:
+        """Take in a range. The edges of bins that are twice as wide are edges of those before, too."""
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        width = self.width or (self.high - self.low) / (NUM_BINS - 2)
+        while width > 0 and math.floor(self.high / width) - math.floor(self.low / width) >= NUM_BINS:
+            width *= 2
+        before = self.first + np.arange(NUM_BINS)
+        if width > 0:
+            ratio, self.first = round(width / (self.width or width)), math.floor(self.low / width)
+            places = before // ratio - self.first
+            counted = self.counts > 0
+            self.counts = np.bincount(places[counted], self.counts[counted], NUM_BINS)
+        self.width = width
 
     @property
     def centres(self) -> Counts:
-        return self.low + (np.arange(NUM_BINS) + 0.5) * (self.high - self.low) / NUM_BINS
+        return (self.first + np.arange(NUM_BINS) + 0.5) * self.width
 
     def shrunk(self, share: float) -> Grid:
         """The grid of a part of the range, around 0."""
@@ -63,10 +82,9 @@ def _min_max(seen: Histogram) -> Grid:
 
 def _percentile(seen: Histogram) -> Grid:
     total = seen.counts.cumsum() / max(1.0, seen.counts.sum())
-    width = (seen.high - seen.low) / NUM_BINS
-    low = seen.low + width * int(np.searchsorted(total, _OUTERMOST))
-    high = seen.low + width * (int(np.searchsorted(total, 1.0 - _OUTERMOST)) + 1)
-    return Grid.of_range(low, min(high, seen.high))
+    low = seen.width * (seen.first + int(np.searchsorted(total, _OUTERMOST)))
+    high = seen.width * (seen.first + int(np.searchsorted(total, 1.0 - _OUTERMOST)) + 1)
+    return Grid.of_range(max(low, seen.low), min(high, seen.high))
 
 
 def _rounded(seen: Histogram, grid: Grid) -> Float32Array:

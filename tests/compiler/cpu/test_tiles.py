@@ -19,7 +19,7 @@ from tvm import te
 from chanas.compiler.cpu.tiles import (
     MAX_ROWS,
     ROW_BYTES,
-    Tile,
+    MatrixTile,
     Window,
     in_matrix_registers,
     row_tiles,
@@ -189,7 +189,7 @@ def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_els
         "%c_block": lines * pixels * 64,
         "%c_line": pixels * 64,
     }
-    text = text_of(Tile(precision, pixels, blocks, words, row_bytes, lines, windows))
+    text = text_of(MatrixTile(precision, pixels, blocks, words, row_bytes, lines, windows))
     num_products = Interpreter(text, memory, arguments, precision).run()
     sums = slice(places[2], places[2] + parts[2].nbytes)
     expected = np.zeros((blocks * LANES, lines, pixels), np.float32)
@@ -205,12 +205,12 @@ def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_els
 
 
 def test_a_function_is_called_after_what_its_text_depends_on() -> None:
-    tile = Tile(BFLOAT16, 49, 3, 80, 32)
+    tile = MatrixTile(BFLOAT16, 49, 3, 80, 32)
     assert tile.name in text_of(tile)
     of_windows = [dataclasses.replace(tile, windows=(Window(*sizes), Window())) for sizes in ((2,), (1, 2), (1, 1, 2))]
     further = [dataclasses.replace(tile, windows=(Window(), Window(2))), dataclasses.replace(tile, lines=2)]
-    others = [Tile(INT8, 49, 3, 80, 32), Tile(BFLOAT16, 3, 49, 80, 32), Tile(BFLOAT16, 49, 80, 3, 32)]
-    packed = Tile(BFLOAT16, 49, 3, 80, 64)
+    others = [MatrixTile(INT8, 49, 3, 80, 32), MatrixTile(BFLOAT16, 3, 49, 80, 32), MatrixTile(BFLOAT16, 49, 80, 3, 32)]
+    packed = MatrixTile(BFLOAT16, 49, 3, 80, 64)
     every = [tile, packed, *of_windows, *further, *others]
     assert len({each.name for each in every}) == len(every)
 

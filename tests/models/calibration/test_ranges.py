@@ -14,7 +14,7 @@ NORMAL = RNG.standard_normal(200_000, dtype=np.float32)
 
 
 def seen(values: Float32Array) -> Histogram:
-    histogram = Histogram.between(float(values.min()), float(values.max()))
+    histogram = Histogram()
     for part in np.array_split(values, 20):
         histogram.add(part)
     return histogram
@@ -71,3 +71,17 @@ def test_zeros_are_not_counted_and_all_else_is() -> None:
     histogram.add(np.array([0.0, 0.0, -1.0, 0.5, 1.0], np.float32))
     assert histogram.counts.sum() == 3
     assert len(histogram.counts) == NUM_BINS
+
+
+@pytest.mark.parametrize("scales", [(1.0, 30.0, 2.0), (30.0, 1.0, 2.0)], ids=["growing", "shrinking"])
+def test_numbers_are_counted_where_they_are_whatever_came_before(scales: tuple[float, ...]) -> None:
+    histogram, parts = Histogram(), [np.float32(scale) * NORMAL[:5_000] for scale in scales]
+    for part in parts:
+        histogram.add(part)
+    values = np.concatenate(parts)
+    assert (histogram.low, histogram.high) == (values.min(), values.max())
+    assert np.count_nonzero(histogram.centres[(histogram.centres > values.max()) & (histogram.counts > 0)]) <= 1
+    for share in (0.01, 0.3, 0.9):
+        bound = np.quantile(values, share)
+        counted = histogram.counts[histogram.centres < bound].sum() / histogram.counts.sum()
+        assert counted == pytest.approx(share, abs=0.01)
