@@ -28,7 +28,7 @@ from chanas.devices.host import load_target
 from chanas.errors import TargetError
 from chanas.models.proof import proving
 from chanas.prescheduler.layouts import LayoutGraph
-from chanas.workflows.models.chain import Model, TunedModel
+from chanas.workflows.models.chain import LoadedModel, Model, TunedModel
 from chanas.workflows.models.operators import operator_places
 
 LANES = load_target("cpu").vector_lanes
@@ -51,12 +51,17 @@ def source(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tuned(place: Path, source: Path) -> TunedModel:
-    return Model.load(source).tune(effort=EFFORT, run=place / "run", progress=False)
+def loaded(source: Path) -> LoadedModel:
+    return Model.load(source)
 
 
-@pytest.fixture
-def in_the_other(place: Path, source: Path) -> Iterator[TunedModel]:
+@pytest.fixture(scope="module")
+def tuned(place: Path, loaded: LoadedModel) -> TunedModel:
+    return loaded.tune(effort=EFFORT, run=place / "run", progress=False)
+
+
+@pytest.fixture(scope="module")
+def in_the_other(place: Path, loaded: LoadedModel) -> Iterator[TunedModel]:
     """The same with a choice that has all operators but the first in the other layout."""
     with pytest.MonkeyPatch.context() as patch:
         chosen = LayoutGraph.chosen
@@ -67,7 +72,7 @@ def in_the_other(place: Path, source: Path) -> Iterator[TunedModel]:
             return {**forms, min(forms): OWN}, proof
 
         patch.setattr(LayoutGraph, "chosen", planted)
-        made = Model.load(source).tune(effort=EFFORT, run=place / "run", progress=False)
+        made = loaded.tune(effort=EFFORT, run=place / "run", progress=False)
         yield dataclasses.replace(made, best=None)
 
 
@@ -86,8 +91,8 @@ def test_the_joint_choice_takes_no_more_measured_time_than_any_single_layout(tun
     assert f"{OTHER}: " in said
 
 
-def test_records_of_a_layout_are_used_again(tuned: TunedModel, place: Path, source: Path) -> None:
-    again = Model.load(source).tune(effort=EFFORT, run=place / "run", progress=False)
+def test_records_of_a_layout_are_used_again(tuned: TunedModel, place: Path, loaded: LoadedModel) -> None:
+    again = loaded.tune(effort=EFFORT, run=place / "run", progress=False)
     assert tuned.tuned.num_new_trials > 0
     assert again.tuned.num_new_trials == 0
     assert again.layouts is not None
@@ -129,8 +134,8 @@ def test_the_faster_of_the_joint_choice_and_one_layout_is_kept(
     assert "the network in one form is kept" in "\n".join(kept.tuned.layouts.lines(kept.tuned.program))
 
 
-def test_without_layouts_nothing_is_said_of_them(place: Path, source: Path, tmp_path: Path) -> None:
-    folder = Model.load(source).tune(trials=1, run=place / "run", progress=False).build().save(tmp_path / "net").folder
+def test_without_layouts_nothing_is_said_of_them(place: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    folder = loaded.tune(trials=1, run=place / "run", progress=False).build().save(tmp_path / "net").folder
     document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
     assert "layouts" not in document
     assert all("lanes" not in entry for entry in document["operators"])
@@ -147,10 +152,12 @@ def test_the_command_prints_the_choice_and_its_proof(place: Path, source: Path, 
     assert json.loads(done.stdout.splitlines()[-1])["layouts"]["joint_s"] > 0
 
 
-def test_a_layout_that_the_device_lacks_is_refused_before_anything_is_tuned(source: Path, tmp_path: Path) -> None:
+def test_a_layout_that_the_device_lacks_is_refused_before_anything_is_tuned(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
     few = dataclasses.replace(load_target("cpu"), vector_lanes=4, num_vector_registers=16)
     with pytest.raises(TargetError, match=r"unknown layout of .* '32'; known: 4, 8$"):
-        Model.load(source).tune(
+        loaded.tune(
             effort=NetworkEffort(layouts="32"),
             run=tmp_path,
             progress=False,
@@ -160,9 +167,9 @@ def test_a_layout_that_the_device_lacks_is_refused_before_anything_is_tuned(sour
 
 
 @pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
-def test_bfloat16_is_chosen_operator_by_operator_and_is_never_slower(source: Path, tmp_path: Path) -> None:
+def test_bfloat16_is_chosen_operator_by_operator_and_is_never_slower(loaded: LoadedModel, tmp_path: Path) -> None:
     """A dtype permits: what takes longer in bfloat16, with the copies around it, stays in float32."""
-    made = Model.load(source).tune(Usage(dtype="bf16"), effort=NetworkEffort(trials=2), run=tmp_path / "run")
+    made = loaded.tune(Usage(dtype="bf16"), effort=NetworkEffort(trials=2), run=tmp_path / "run")
     search, halves = made.layouts, Form(LANES, "bfloat16")
     assert search is not None
     assert set(search.singles) == {OWN, halves}
