@@ -67,7 +67,7 @@ def test_least_squares_loses_no_more_than_the_whole_range() -> None:
 
 
 def test_zeros_are_not_counted_and_all_else_is() -> None:
-    histogram = Histogram.between(-1.0, 1.0)
+    histogram = Histogram()
     histogram.add(np.array([0.0, 0.0, -1.0, 0.5, 1.0], np.float32))
     assert histogram.counts.sum() == 3
     assert len(histogram.counts) == NUM_BINS
