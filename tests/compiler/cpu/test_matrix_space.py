@@ -1,5 +1,5 @@
-"""chanas/compiler/cpu/matrix_space.py: tiles that registers and the first cache are made for, and inputs that are packed
-where that can be worth it."""
+"""chanas/compiler/cpu/matrix_space.py: tiles that registers and the first cache are made for, and inputs that are
+packed where that can be worth it."""
 
 from __future__ import annotations
 
