@@ -102,6 +102,17 @@ class Quantised:
     steps: Float32Array | None = None
     bias: Float32Array | None = None
 
+    def is_like(self, other: Quantised | None) -> bool:
+        """True of the same numbers of another operator: the same arrays, and equal biases."""
+        if other is None or self.numbers is not other.numbers or self.steps is not other.steps:
+            return False
+        if self.bias is None or other.bias is None:
+            has_same_bias = self.bias is other.bias
+        else:
+            has_same_bias = np.array_equal(self.bias, other.bias)
+        grids, others = ((by.input, by.output, by.residual) for by in (self, other))
+        return has_same_bias and grids == others
+
     @property
     def grid_numbers(self) -> Float32Array:
         """float32[1, 6]: step and zero of the input, numbers for each 1 and zero of the output, step and zero of the

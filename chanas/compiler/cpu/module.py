@@ -64,12 +64,20 @@ def program_module(program: Program, chosen: Chosen, target: HardwareTarget) -> 
     return _Emission(program, chosen, target).module()
 
 
-def program_parameters(program: Program, chosen: Chosen, target: HardwareTarget) -> tuple[Array, ...]:
-    """The parameters that the module of a program has."""
-    emission = _Emission(program, chosen, target)
-    for operation in program.operations:
-        emission._own(operation)
-    return tuple(emission.parameters)
+def operation_parameters(operation: Operation, chosen: Chosen) -> list[Array]:
+    """The parameters that the module of a program has for one of its operations."""
+    match operation:
+        case TunedBlock():  # which the program does not hold
+            return []
+        case TunedOperation(weight=weight, bias=bias, numbers=numbers):
+            workload, _ = chosen[operation.key]
+            layout = Blocks(operation.value.lanes)
+            if numbers is not None:
+                return layout.together(layout.pack_quantised(workload, numbers))
+            if weight is None or bias is None:
+                return []
+            return layout.together(layout.pack_parameters(workload, weight, bias))
+    return [np.asarray(read) for read in operation.reads if not isinstance(read, int)]
 
 
 class _Emission:
@@ -108,21 +116,10 @@ class _Emission:
 
     def _own(self, operation: Operation) -> list[Any]:
         """Variables of what an operation reads beside values."""
-        match operation:
-            case TunedBlock():
-                num = num_block_parameters(operation.block, self.lanes, self.target.dtype)
-                return [self._variable("parameters", (num,), "float32")] if num else []
-            case TunedOperation(weight=weight, bias=bias, numbers=numbers):
-                workload, _ = self.chosen[operation.key]
-                layout = Blocks(operation.value.lanes)
-                if numbers is not None:
-                    parts = layout.pack_quantised(workload, numbers)
-                elif weight is None or bias is None:
-                    return []
-                else:
-                    parts = layout.pack_parameters(workload, weight, bias)
-                return [self._parameter(array) for array in layout.together(parts)]
-        return [self._parameter(read) for read in operation.reads if not isinstance(read, int)]
+        if isinstance(operation, TunedBlock):
+            num = num_block_parameters(operation.block, self.lanes, self.target.dtype)
+            return [self._variable("parameters", (num,), "float32")] if num else []
+        return [self._parameter(array) for array in operation_parameters(operation, self.chosen)]
 
     def _parameter(self, value: Array) -> Any:
         value = np.asarray(value, order="C")

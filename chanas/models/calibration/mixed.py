@@ -154,13 +154,15 @@ class Mixed:
         assert weight is not None
         numbers, steps = self._weights[number]
         rounded = numbers * steps.reshape(-1, 1, 1, 1)
-        total = np.zeros(len(weight))
+        before, after = [], []
         for place, means in floats.means.items():
             values = self.values(floats.inputs[place])
             there = {read: values.means(self.became[read]) for read in read_maps(operation)}
-            total += mean_sums(workload, weight, _input_means(operation, means))
-            total -= mean_sums(workload, rounded, _input_means(operation, there))
-        return (total / len(floats.means)).astype(np.float32)
+            before.append(_input_means(operation, means))
+            after.append(_input_means(operation, there))
+        in_float32 = mean_sums(workload, weight, np.mean(before, axis=0))
+        shift: Array = (in_float32 - mean_sums(workload, rounded, np.mean(after, axis=0))).astype(np.float32)
+        return shift
 
     def _nearest_weights(self) -> Iterator[tuple[int, WholeWeights]]:
         """The whole weights of operators in int8, by their values; they stay the same with all grids and biases."""

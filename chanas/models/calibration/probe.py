@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from chanas.bundle.runtimes import load_main
-from chanas.compiler.cpu.module import Chosen, program_module, program_parameters
-from chanas.compiler.program import Program
+from chanas.compiler.cpu.module import Chosen, operation_parameters, program_module
+from chanas.compiler.program import Operation, Program, TunedOperation
 from chanas.core.arrays import Array
 from chanas.core.target import HardwareTarget
 from chanas.measuring.fleet import Pool
@@ -91,19 +93,37 @@ class Probe:
         library = folder / f"{name}.so"
         build(made, target, library, folder / f"{name}.json", pool)
         self._function = load_main(library, target.num_threads)
+        self._held = list[tuple[Operation | None, list[Any]]]()
         self.renew(program)
 
     def renew(self, program: Program) -> None:
-        """Take the parameters of a program, of the same operations with other grids or other biases."""
+        """Take the parameters of a program, of the same operations with other grids or other biases; what has the same
+        ones as before keeps them."""
         import tvm
 
-        self.program = program
-        self._parameters = tuple(map(tvm.runtime.tensor, program_parameters(program, self.chosen, self.target)))
+        before = self._held or [(None, [])] * len(program.operations)
+        self.program, self._held = program, []
+        for operation, (known, tensors) in zip(program.operations, before, strict=True):
+            if not _has_same_parameters(operation, known):
+                tensors = [tvm.runtime.tensor(array) for array in operation_parameters(operation, self.chosen)]
+            self._held.append((operation, tensors))
 
     def values(self, inputs: Sequence[Array]) -> Values:
         """The values for some inputs."""
         import tvm
 
-        found = self._function(*map(tvm.runtime.tensor, inputs), *self._parameters)
+        parameters = itertools.chain.from_iterable(tensors for _, tensors in self._held)
+        found = self._function(*map(tvm.runtime.tensor, inputs), *parameters)
         outputs = [found] if hasattr(found, "numpy") else found
         return Values(self.program, dict(zip(self.numbers, map(np.from_dlpack, outputs), strict=True)))
+
+
+def _has_same_parameters(operation: Operation, known: Operation | None) -> bool:
+    """True of an operation in place of another one that has the same weights and numbers."""
+    if not isinstance(operation, TunedOperation) or not isinstance(known, TunedOperation):
+        return False
+    if operation.key != known.key:
+        return False
+    if operation.numbers is not None:
+        return operation.numbers.is_like(known.numbers)
+    return known.numbers is None and operation.weight is known.weight and operation.bias is known.bias

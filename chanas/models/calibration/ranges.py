@@ -64,12 +64,12 @@ class Histogram:
             ratio, self.first = round(width / (self.width or width)), math.floor(self.low / width)
             places = before // ratio - self.first
             counted = self.counts > 0
-            self.counts = np.bincount(places[counted], self.counts[counted], NUM_BINS)
+            self.counts = np.bincount(places[counted], self.counts[counted], NUM_BINS).astype(np.float64)
         self.width = width
 
     @property
     def centres(self) -> Counts:
-        return (self.first + np.arange(NUM_BINS) + 0.5) * self.width
+        return (self.first + np.arange(NUM_BINS, dtype=np.float64) + 0.5) * self.width
 
     def shrunk(self, share: float) -> Grid:
         """The grid of a part of the range, around 0."""
