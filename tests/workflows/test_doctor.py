@@ -186,7 +186,7 @@ def test_dtypes_have_their_families(failing: dict[str, str], tmp_path: Path) -> 
     assert section.problems == ()
     assert section.lines == (
         ("f32", "works: conv, blockconv, groupconv, winograd, winograd2, pointwise, depthwise, pool, upconv"),
-        ("bf16", "works: conv, pointwise, depthwise, pool"),
+        ("bf16", "works: conv, blockconv, pointwise, depthwise, pool"),
         ("int8", "works: conv, blockconv, pointwise, depthwise, pool"),
     )
     assert section.facts["f32"] == {
@@ -202,7 +202,7 @@ def test_dtypes_have_their_families(failing: dict[str, str], tmp_path: Path) -> 
 def test_a_family_that_fails_is_a_problem(failing: dict[str, str], tmp_path: Path) -> None:
     failing["bf16 pointwise"] = "crash: the worker ended with signal 6 (SIGABRT) in build"
     section = dtypes(HOST, SyntheticPool(), tmp_path)
-    assert section.lines[1] == ("bf16", "works: conv, depthwise, pool; FAILS: pointwise")
+    assert section.lines[1] == ("bf16", "works: conv, blockconv, depthwise, pool; FAILS: pointwise")
     assert section.problems == (
         "operators in bf16 do not work: pointwise (the compiler ended with signal 6 (SIGABRT) in build); "
         "use --dtype f32",

@@ -191,8 +191,9 @@ _BY_OPERATOR = {
     "pool": _family("pool", _ANY_MAP, in_rectangles=False),
 }
 _IN_BFLOAT16 = {
-    **{op: replace(_BY_OPERATOR[op], takes=_ANY_WINDOW) for op in ("conv", "blockconv", "depthwise")},
+    **{op: replace(_BY_OPERATOR[op], takes=_ANY_WINDOW) for op in ("conv", "blockconv")},
     "pointwise": replace(_BY_OPERATOR["pointwise"], takes=_ANY_STRIDE),
+    "depthwise": replace(_BY_OPERATOR["depthwise"], takes=_ANY_WINDOW),
     "pool": _BY_OPERATOR["pool"],
 }
 # Epilogues of many terms are not computed to the bit.

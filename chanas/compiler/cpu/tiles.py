@@ -42,7 +42,7 @@ _SUMS, _NUM_REGISTERS = 4, 8
 
 
 INSTRUCTIONS = {BFLOAT16: "tdpbf16ps", INT8: "tdpbusd"}
-"""What multiplies numbers of a precision; of int8 those of the input have no sign, and weights have one."""
+"""Instructions that multiply, by precision; in int8 the input's numbers have no sign, and weights have one."""
 _BY_STORAGE = {precision.storage: precision for precision in INSTRUCTIONS}
 
 
@@ -75,7 +75,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """What a function computes: the sums of lines of pixels times channel blocks.
+    """The sums of lines of pixels times channel blocks, which one function computes.
 
     words      of the reduction under each tap
     row_bytes  of a pixel in the input
@@ -387,7 +387,7 @@ def _matched(access: _Access, sizes: Sequence[int] = ()) -> _Matched:
 
 
 class _Read(NamedTuple):
-    """What a block of sums computes: where it reads and writes first, and how many of each loop."""
+    """The first reads and writes of a block of sums, and the extents of its loops."""
 
     x: _Access
     weights: _Access

@@ -66,7 +66,7 @@ def test_the_cheapest_operator_stands_for_its_family() -> None:
     ("target", "families"),
     [
         (HOST, {"conv", "blockconv", "groupconv", "winograd", "winograd2", "pointwise", "depthwise", "pool", "upconv"}),
-        (NO_BF16, {"conv", "pointwise", "depthwise", "pool"}),
+        (NO_BF16, {"conv", "blockconv", "pointwise", "depthwise", "pool"}),
         (GPU, {"conv", "blockconv", "pointwise", "depthwise", "pool", "squeeze"}),
         (dataclasses.replace(GPU, batch=4), {"conv", "blockconv", "pointwise", "depthwise", "pool"}),
     ],
