@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def tuned(place: Path, loaded: LoadedModel) -> TunedModel:
 
 
 @pytest.fixture(scope="module")
-def in_the_other(place: Path, loaded: LoadedModel) -> Iterator[TunedModel]:
+def in_the_other(place: Path, loaded: LoadedModel) -> TunedModel:
     """The same with a choice that has all operators but the first in the other layout."""
     with pytest.MonkeyPatch.context() as patch:
         chosen = LayoutGraph.chosen
@@ -73,7 +72,7 @@ def in_the_other(place: Path, loaded: LoadedModel) -> Iterator[TunedModel]:
 
         patch.setattr(LayoutGraph, "chosen", planted)
         made = loaded.tune(effort=EFFORT, run=place / "run", progress=False)
-        yield dataclasses.replace(made, best=None)
+    return dataclasses.replace(made, best=None)
 
 
 def test_the_joint_choice_takes_no_more_measured_time_than_any_single_layout(tuned: TunedModel) -> None:
