@@ -265,6 +265,7 @@ EDGES_IN_MATRICES = [
     Workload("pointwise", 17, 40, 72, epilogue="relu"),
     Workload("pointwise", 28, 31, 33, epilogue="hswish", scaled=True),
     Workload("pointwise", 9, 100, 40, 1, 3, "relu", scaled=True),
+    Workload("pointwise", 9, 8, 24, 1, 2, "relu", scaled=True),
     Workload("blockconv", 19, 72, 40, 3, 1, "hswish"),
     Workload("blockconv", 13, 40, 8, 5, 2, "none", dilation=(2, 1), padding=(0, 1, 3, 2)),
     Workload("blockconv", 3, 130, 24, 7, 1, "relu", residual=True, residual_first=True, input_width=34),

@@ -60,13 +60,15 @@ def unroll_automatically(sch: Any, loop: Any, steps: int, is_explicit: bool) -> 
     sch.annotate(loop, "pragma_unroll_explicit", int(is_explicit))
 
 
-def vectorize_in_parts(sch: Any, stage: Any, lanes: int) -> None:
-    """The innermost loop of a stage as vectors of so many values, written out, where these divide it."""
-    side_by_side = sch.get_loops(stage)[-1]
-    if int(sch.get(side_by_side).extent) % lanes == 0:
-        vectors, side_by_side = sch.split(side_by_side, [None, lanes])
-        sch.unroll(vectors)
-    sch.vectorize(side_by_side)
+def vectorize_row(sch: Any, stage: Any, lanes: int) -> int:
+    """The innermost loop of a stage of packed rows as vectors of channel blocks of so many lanes, or of parts of them
+    where the last one is not full, written out; returns the lanes of these vectors."""
+    row = sch.get_loops(stage)[-1]
+    own = math.gcd(int(sch.get(row).extent), lanes)
+    vectors, vector = sch.split(row, [None, own])
+    sch.unroll(vectors)
+    sch.vectorize(vector)
+    return own
 
 
 def zero_first(sch: Any, acc: Any, reduce_outer: Any, num_unrolled: int) -> None:
@@ -114,13 +116,17 @@ def _matrix_pointwise(sch: Any, workload: Workload, point: MatrixPoint, prefix: 
     sch.compute_at(acc, tiles[1], preserve_unit_loops=True)
     if point.packs:
         pack, pixels_outside = sch.get_sblock(f"{prefix}pack"), point.order is LoopOrder.PIXELS_OUTSIDE
-        if workload.scaled and not scales_weights(workload):
-            sch.compute_inline(sch.get_sblock(f"{prefix}scale"))
         if pixels_outside or point.n.outer == 1:
             sch.compute_at(pack, tiles[0 if pixels_outside else 1], preserve_unit_loops=True)
         elif parallel:
             sch.parallel(sch.fuse(*sch.get_loops(pack)[:2]))
-        vectorize_in_parts(sch, pack, int(sch.get(v).extent))
+        lanes = int(sch.get(v).extent)
+        has_whole_vectors = vectorize_row(sch, pack, lanes) == lanes
+        if workload.scaled and not scales_weights(workload):
+            if has_whole_vectors:
+                sch.compute_inline(sch.get_sblock(f"{prefix}scale"))
+            else:
+                apply_scale(sch, workload, prefix, None, parallel)
     _share_tiles(sch, workload, point, prefix, tiles, parallel)
     sch.annotate(sch.blockize(sch.get_loops(acc)[-4]), MARK, True)
 
@@ -346,7 +352,7 @@ def _matrix_blockconv(sch: Any, point: MatrixConvPoint, prefix: str, parallel: b
         sch.compute_at(pad, band, preserve_unit_loops=True)
     elif parallel:
         sch.parallel(sch.fuse(*sch.get_loops(pad)[:2]))
-    vectorize_in_parts(sch, pad, int(sch.get(v).extent))
+    vectorize_row(sch, pad, int(sch.get(v).extent))
     if parallel:
         parallelise(sch, min(point.num_fused, _fusable(point)), outer)
     sch.annotate(sch.blockize(sch.get_loops(acc)[-7]), MARK, True)
@@ -374,7 +380,12 @@ def groupconv(sch: Any, workload: Workload, point: GroupConvPoint, prefix: str, 
         sch.compute_at(pad, band, preserve_unit_loops=True)
     elif parallel:
         sch.parallel(sch.get_loops(pad)[0])
-    vectorize_in_parts(sch, pad, int(sch.get(sch.get_loops(out)[-1]).extent))
+    side_by_side = sch.get_loops(pad)[-1]
+    lanes = int(sch.get(sch.get_loops(out)[-1]).extent)
+    if int(sch.get(side_by_side).extent) % lanes == 0:
+        vector, side_by_side = sch.split(side_by_side, [None, lanes])
+        sch.unroll(vector)
+    sch.vectorize(side_by_side)
     if parallel:
         parallelise(sch, point.num_fused, outer)
     zero_first(sch, acc, reduce_outer, 3)
