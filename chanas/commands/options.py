@@ -63,6 +63,7 @@ EarlyStopping = Annotated[
 Preset = Annotated[
     str | None, typer.Option("--effort", help="none (schedules that are known or likely), quick (8 trials), or full.")
 ]
+TablePreset = Annotated[str | None, typer.Option("--effort", help="quick (8 trials of each operator), or full (128).")]
 Layouts = Annotated[
     str | None,
     typer.Option(
@@ -118,8 +119,8 @@ def effort_of(context: typer.Context, kind: type[AnyEffort]) -> AnyEffort:
     given = {name: value for name, value in asked.items() if name in names and is_given(context, name)}
     settings: dict[str, Any] = {}
     if (preset := asked.get("effort_name")) is not None:
-        if preset not in PRESETS:
-            raise ConfigError(unknown_name("effort", preset, PRESETS))
+        if preset not in (known := [name for name, of in PRESETS.items() if of["trials"] >= kind.least_trials]):
+            raise ConfigError(unknown_name("effort", preset, known))
         settings |= PRESETS[preset]
     if (file := asked.get("config")) is not None:
         read = read_mapping(file, file, "file of settings", "settings such as trials and search", ConfigError)

@@ -217,14 +217,16 @@ def change_case(change: FormChange) -> ReferenceCase:
     """The case of a map copied in another form: each number is the nearest one of its type."""
     rng = np.random.default_rng(case_seed(change.key))
     values = rng.standard_normal((change.images, change.channels, change.pixels), dtype=np.float32)
-    if change.reads_grid:
-        grid = _random_grid(rng)
-        packed = Blocks(change.before.lanes).pack(values)
-        if change.after.dtype == INT8.dtype:
-            return ReferenceCase((packed, change.grid_numbers(grid)), (), grid.encode(packed), tolerance=0.0)
-        numbers = grid.encode(packed)
-        return ReferenceCase((numbers, change.grid_numbers(grid)), (), grid.decode(numbers), tolerance=0.0)
     before, after = (precision_of(form.dtype) for form in (change.before, change.after))
+    if change.reads_grid:
+        grid, layout = _random_grid(rng), Blocks(change.before.lanes)
+        if after == INT8:
+            values = before.rounded(values)
+            x, expected = layout.pack(values, before), grid.encode(layout.pack(values))
+        else:
+            x = grid.encode(layout.pack(values))
+            expected = after.encode(grid.decode(x))
+        return ReferenceCase((x, change.grid_numbers(grid)), (), expected, tolerance=0.0)
     values = before.rounded(values)
     packed = Blocks(change.before.lanes).pack(values, before)
     return ReferenceCase((packed,), (), Blocks(change.after.lanes).pack(values, after), tolerance=0.0)

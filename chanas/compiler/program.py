@@ -141,9 +141,8 @@ class FormChange:
 
     @property
     def is_possible(self) -> bool:
-        """False if both lanes and type differ, and between two types neither of which is float32."""
-        dtypes = {self.before.dtype, self.after.dtype}
-        return len(dtypes) == 1 or (self.before.lanes == self.after.lanes and FLOAT32.dtype in dtypes)
+        """False if both lanes and type differ."""
+        return self.before.dtype == self.after.dtype or self.before.lanes == self.after.lanes
 
     @property
     def reads_grid(self) -> bool:

@@ -226,7 +226,7 @@ class NetworkEffort(Effort):
     calibration  with dtype int8: a folder of pictures, from which the ranges of a network's values are known; null: a
              network that is quantised already has them in its file
     max_error  with dtype int8: the largest squared error of the outputs as a part of their squares, on these pictures;
-             operators stay in float32 for it where that costs least time
+             operators stay out of int8 for it where that costs least time
     """
 
     minutes: float | None = None

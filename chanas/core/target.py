@@ -150,6 +150,10 @@ class HardwareTarget:
 
         return tuple(sorted(map(str, codegen.llvm_get_cpu_features(self.tvm_target()))))
 
+    def takes_bfloat16(self) -> bool:
+        """True if code for a processor can be in bfloat16, whatever dtype it is used in (imports tvm)."""
+        return "avx512bf16" in self.llvm_features()
+
     def _processor(self, host: Processor | None) -> dict[str, Any]:
         """The processor, or the one that launches what the GPU does, as TVM describes it."""
         mcpu, mattr = self.mcpu, self.mattr

@@ -25,12 +25,13 @@ Seconds = Mapping[int, Mapping[Form, float]]
 
 def measure_changes(
     changes: Collection[FormChange], session: Session, device: HardwareTarget
-) -> dict[FormChange, float]:
-    """Seconds of copies between forms, each compared with the same numbers packed by numpy. Records have those that
-    were measured before; one that fails is left out."""
+) -> dict[FormChange, BlockRecord]:
+    """Records of copies between forms, each compared with the same numbers packed by numpy; those that were measured
+    before are not measured again."""
     store, line = session.store, CandidatePipeline[FormChange](session.pool, session.canary)
-    found = {change: store.load_block(change.key, ()) for change in changes}
-    missing = [change for change, record in found.items() if record is None]
+    known = {change: store.load_block(change.key, ()) for change in changes}
+    found = {change: record for change, record in known.items() if record is not None}
+    missing = [change for change in known if change not in found]
     settings = TRIAL.cold(0, session.around.num_blocks)  # code as cold as that of operators
     session.pool.expect(len(missing))
     for change in missing:
@@ -46,7 +47,7 @@ def measure_changes(
                 found[candidate.token] = record
                 candidate.case.unlink(missing_ok=True)
                 bar.update()
-    return {c: r.seconds for c, r in found.items() if r is not None and r.seconds is not None}
+    return found
 
 
 def possible_changes(program: Program, seconds: Seconds) -> list[FormChange]:

@@ -123,6 +123,11 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
         effort("--effort", "fast")
 
 
+def test_a_table_has_a_trial_of_each_operator() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown effort 'none'; known: full, quick$"):
+        effort("--effort", "none", kind=TableEffort)
+
+
 @pytest.mark.parametrize("kind", [*KINDS, Search])
 def test_every_setting_has_a_meaning(kind: type) -> None:
     assert {field.name for field in dataclasses.fields(kind)} - {"search"} <= meanings_of(kind).keys()

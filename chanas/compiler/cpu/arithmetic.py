@@ -153,7 +153,7 @@ class Arithmetic:
     products      a term of sums: as many values as a word has numbers, the same for all lanes, times a word of weights
     sum           add terms over reduction axes
     scaled        a word of weights, each times its gate in memory
-    instructions  LLVM's text of what the operations call on a target, if they call anything
+    instructions  LLVM's text of what the operations call on a target; empty if they call nothing
     """
 
     load: Callable[[Any], Any]
@@ -161,12 +161,7 @@ class Arithmetic:
     products: Callable[[Sequence[Any], Any], Any]
     sum: Callable[..., Any]
     scaled: Callable[[Any, Sequence[Any]], Any]
-    instructions: Callable[[HardwareTarget], str] | None = None
-
-    def import_instructions(self, sch: Any, loop: Any, target: HardwareTarget) -> None:
-        """Let the code in and around a loop of a schedule use the operations."""
-        if self.instructions is not None:
-            sch.annotate(loop, "pragma_import_llvm", self.instructions(target))
+    instructions: Callable[[HardwareTarget], str] = lambda _: ""
 
 
 def _as_it_is(value: Any) -> Any:
@@ -206,3 +201,11 @@ ARITHMETICS = {
 def arithmetic_of(precision: Precision) -> Arithmetic:
     """The arithmetic of a precision that processors have."""
     return ARITHMETICS[precision]
+
+
+def import_instructions(sch: Any, loop: Any, target: HardwareTarget, *precisions: Precision) -> None:
+    """Let the code in and around a loop of a schedule use the operations of these precisions. Such a loop is not fused
+    any more."""
+    text = "".join(arithmetic_of(precision).instructions(target) for precision in dict.fromkeys(precisions))
+    if text:
+        sch.annotate(loop, "pragma_import_llvm", text)

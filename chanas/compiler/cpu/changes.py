@@ -23,7 +23,7 @@ def changing(change: FormChange, target: HardwareTarget) -> Any:
     """
     from tvm import s_tir, te, tirx
 
-    from chanas.compiler.cpu.arithmetic import arithmetic_of
+    from chanas.compiler.cpu.arithmetic import arithmetic_of, import_instructions
     from chanas.compiler.expressions import fused_multiply_add
 
     if not change.is_possible:
@@ -62,8 +62,8 @@ def changing(change: FormChange, target: HardwareTarget) -> Any:
     pieces, vector = sch.split(v, [None, lanes])
     sch.unroll(pieces)
     sch.vectorize(vector)
-    for precision in set(precisions):
-        arithmetic_of(precision).import_instructions(sch, b, target)
     if target.num_threads > 1 and change.channels * change.pixels >= MIN_PARALLEL:
-        sch.parallel(sch.fuse(b, m))
+        b = sch.fuse(b, m)
+        sch.parallel(b)
+    import_instructions(sch, b, target, *precisions)
     return over_images(sch.mod["main"], change.images, (1,) if change.reads_grid else ())

@@ -77,13 +77,13 @@ def apply_point(sch: Any, workload: Workload, point: Point, target: HardwareTarg
     Raises:
         ScheduleError: the point is no schedule of the workload.
     """
-    from chanas.compiler.cpu.arithmetic import arithmetic_of
+    from chanas.compiler.cpu.arithmetic import import_instructions
 
     space = FAMILIES.space(workload, target)
     named = space.groups(point)
     stages_of(workload).schedule(sch, workload, space.read(named), prefix, target.num_threads > 1)
     loop = sch.get_loops(sch.get_sblock(f"{prefix}out"))[0]
-    arithmetic_of(precision_of(workload.dtype)).import_instructions(sch, loop, target)
+    import_instructions(sch, loop, target, precision_of(workload.dtype))
     (steps,), (is_explicit,) = (named.get(name, (0,)) for name in EXTRA_KNOBS)
     if steps:
         schedules.unroll_automatically(sch, loop, steps, bool(is_explicit))

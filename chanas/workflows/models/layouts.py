@@ -1,5 +1,5 @@
-"""`chanas tune --layouts` and `--dtype bf16`: operators of a network tuned in several forms, and one of these chosen
-for each over the whole."""
+"""`chanas tune --layouts`, `--dtype bf16` and `--dtype int8`: operators of a network tuned in several forms, and one of
+these chosen for each over the whole."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.errors import MeasureError
+from chanas.operators.precision import BFLOAT16, INT8
 
 if TYPE_CHECKING:
     from chanas.compiler.program import Form, Key, Program
@@ -87,7 +88,7 @@ class LayoutSearch:
     operators measured seconds of tuned operators in each form, by the numbers of their values in the own one
     choices   the same for people, with what was chosen
     copies    changes of form of the joint choice, by their keys, with their seconds
-    left_out  forms that have no part in the choice, and why
+    left_out  forms and changes of form that have no part in the choice, and why
     sensitive keys of operators that would be in int8 if no error were too large
     """
 
@@ -98,7 +99,7 @@ class LayoutSearch:
     operators: Seconds
     choices: Sequence[OperatorChoice]
     copies: Sequence[tuple[str, float]]
-    left_out: Mapping[Form, str]
+    left_out: Mapping[str, str]
     sensitive: tuple[str, ...] = ()
 
     @property
@@ -125,9 +126,9 @@ class LayoutSearch:
         if not self.is_joint(program):
             yield "the network in one form is kept: as a whole it is the faster one"
         if self.sensitive:
-            yield f"in float32 for accuracy: {', '.join(self.sensitive)}"
-        for form, why in self.left_out.items():
-            yield f"blocks of {form} are left out: {why}"
+            yield f"not in int8 for accuracy: {', '.join(self.sensitive)}"
+        for what, why in self.left_out.items():
+            yield f"{what} are left out: {why}"
 
     def to_json(self, program: Program) -> dict[str, Any]:
         """The same as JSON; seconds in s."""
@@ -148,15 +149,18 @@ class LayoutSearch:
 
 
 def forms_of(target: HardwareTarget, effort: NetworkEffort) -> list[Form]:
-    """The forms that operators of a network may have, the device's own in float32 first.
+    """The forms that operators of a network may have, the device's own in float32 first. A network that may be in int8
+    may be in bfloat16 as well, which keeps more of its numbers.
 
     Raises:
         TargetError: the device has no such blocks.
     """
     from chanas.compiler.program import Form
 
-    in_float32 = [Form(lanes) for lanes in dict.fromkeys((target.vector_lanes, *effort.all_layouts))]
-    forms = list(dict.fromkeys([*in_float32, Form.of(target)]))
+    forms = [Form(lanes) for lanes in dict.fromkeys((target.vector_lanes, *effort.all_layouts))]
+    if target.dtype == INT8.dtype and target.takes_bfloat16():
+        forms.append(Form(target.vector_lanes, BFLOAT16.dtype))
+    forms = list(dict.fromkeys([*forms, Form.of(target)]))
     for form in forms:
         form.on(target)
     return forms
@@ -232,7 +236,7 @@ class _Search:
         self.effort, self.prior, self.tuned, self.calibration = effort, prior, tuned, calibration
         self.chosen: dict[Key, ChosenOperator] = dict(tuned.choices)
         self.keys = {n: {program.form: o.key} for n, o in program.tuned_numbers().items()}
-        self.left_out: dict[Form, str] = {}
+        self.left_out: dict[str, str] = {}
         self._agreements: dict[tuple[tuple[int, Form], ...], tuple[Shifts, Agreement]] = {}
 
     def result(
@@ -245,9 +249,11 @@ class _Search:
             try:
                 self._tune(form, _part_of_time(deadline_s, left))
             except MeasureError as error:
-                self.left_out[form] = str(error)
+                self.left_out[f"blocks of {form}"] = str(error)
         seconds = self._seconds()
-        changes = measure_changes(possible_changes(self.program, seconds), self.session, self.device)
+        measured = measure_changes(possible_changes(self.program, seconds), self.session, self.device)
+        self.left_out |= {f"copies {change.key}": r.error for change, r in measured.items() if r.error is not None}
+        changes = {change: r.seconds for change, r in measured.items() if r.seconds is not None}
         graph = LayoutGraph.of(self.program, seconds, changes)
         best, proof, losses = self._best(graph)
         free = graph.chosen()[0] if losses else best
@@ -326,7 +332,7 @@ class _Search:
         choices = {n: choices_in(self.program, n, target) for n in self.program.tuned_numbers()}
         able = dict.fromkeys((n for n, found in choices.items() if found), form)
         if not able:
-            self.left_out[form] = "no operator has schedules in them"
+            self.left_out[f"blocks of {form}"] = "no operator has schedules in them"
             return
         with self.session.on(target) as session:
             program = in_forms(self.program, able, self.device)

@@ -72,7 +72,7 @@ class Judgement:
         """The judgement for people."""
         yield f"calibrated {self.calibration}; {self.num_int8} of {self.num_operators} operators in int8"
         if not self.num_int8:
-            yield "warning    of what was tried, no operator makes the network faster in int8: it is in float32"
+            yield "warning    of what was tried, no operator makes the network faster in int8: none is"
         for found in self.accuracies:
             yield (
                 f"accuracy   {found.split} top-1 {found.top1_float32:.2%} in float32, {found.top1_int8:.2%} in int8, "

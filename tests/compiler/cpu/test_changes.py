@@ -47,6 +47,28 @@ def test_whole_numbers_are_the_nearest_on_their_grid(numbers: Form, workbench: W
     assert_right(workbench, changes, device(numbers.lanes))
 
 
+LARGE = 64, 400
+"""Channels and pixels of a map that is shared out among threads."""
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(HALVES, marks=needs_bfloat16), *(pytest.param(n, marks=needs_int8) for n in NUMBERS)],
+    ids=str,
+)
+def test_large_maps_change_type_on_several_threads(number: Form, workbench: Workbench) -> None:
+    pairs = ((Form(number.lanes), number), (number, Form(number.lanes)))
+    changes = [FormChange(*LARGE, 2, *pair) for pair in pairs]
+    assert_right(workbench, changes, device(number.lanes, num_threads=2))
+
+
+@needs_bfloat16
+def test_between_bfloat16_and_whole_numbers_stands_no_other_type(workbench: Workbench) -> None:
+    pairs = ((HALVES, Form(16, "int8")), (Form(16, "int8"), HALVES))
+    changes = [FormChange(channels, 7, 2, *pair) for pair in pairs for channels in CHANNELS]
+    assert_right(workbench, changes, device(16))
+
+
 def test_lanes_and_type_are_not_changed_at_once() -> None:
     with pytest.raises(ScheduleError, match="a change of lanes or of type, got 8 to 16-bfloat16"):
         changing(FormChange(32, 7, 1, Form(8), HALVES), HOST)

@@ -4,6 +4,7 @@ does, and is near the one in float32; what it cannot be calibrated with is told 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -129,7 +130,25 @@ def test_operators_that_lose_too_much_stay_in_float32(place: Path, loaded: Loade
     assert made.agreement is None or made.agreement.num_int8 < 3  # those that lose nothing
     assert made.layouts is not None
     assert len(made.layouts.sensitive) >= 4
-    assert any("in float32 for accuracy" in line for line in made.layouts.lines(made.program))
+    assert any("not in int8 for accuracy" in line for line in made.layouts.lines(made.program))
+
+
+@pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
+def test_operators_in_bfloat16_and_in_int8_are_neighbours(place: Path, loaded: LoadedModel, pictures: Path) -> None:
+    def by_turns(graph: LayoutGraph, *limits: object) -> object:
+        nodes = zip(itertools.cycle(("int8", "bfloat16")), graph.numbers, graph.nodes)
+        return {n: max(node, key=lambda form: form.dtype == dtype) for dtype, n, node in nodes}, chosen(graph)[1]
+
+    chosen = LayoutGraph.chosen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LayoutGraph, "chosen", by_turns)
+        made = loaded.tune(INT8, effort=effort(pictures), run=place / "run", progress=False)
+    assert made.layouts is not None
+    assert any(re.search(r"bfloat16to\d+-int8-", key) for key, _ in made.layouts.copies)
+    assert any(re.search(r"int8to\d+-bfloat16-", key) for key, _ in made.layouts.copies)
+    assert made.agreement is not None
+    assert made.agreement.error < 1e-3
+    assert {o.form.dtype for o in made.layouts.joint.program.tuned} >= {"int8", "bfloat16"}
 
 
 def test_losses_that_were_taken_for_too_small_are_measured_and_chosen_by_again(

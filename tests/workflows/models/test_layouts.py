@@ -22,12 +22,14 @@ from chanas.commands.main import app
 from chanas.compiler.program import Form
 from chanas.core.effort import NetworkEffort
 from chanas.core.processor import host_processor
+from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import TargetError
 from chanas.models.proof import proving
 from chanas.prescheduler.layouts import LayoutGraph
 from chanas.workflows.models.chain import LoadedModel, Model, TunedModel
+from chanas.workflows.models.layouts import forms_of
 from chanas.workflows.models.operators import operator_places
 
 LANES = load_target("cpu").vector_lanes
@@ -165,19 +167,37 @@ def test_a_layout_that_the_device_lacks_is_refused_before_anything_is_tuned(
     assert not (tmp_path / "records.sqlite").exists()
 
 
+def test_what_may_be_in_int8_may_be_in_bfloat16_too_where_the_processor_has_it() -> None:
+    own = dataclasses.replace(load_target("cpu"), mtriple="x86_64-linux-gnu", mattr=())
+    zen4 = dataclasses.replace(own, mcpu="znver4", vector_lanes=16)
+    haswell = dataclasses.replace(own, mcpu="haswell", vector_lanes=8)
+    assert forms(zen4, "int8") == ["16", "16-bfloat16", "16-int8"]
+    assert forms(haswell, "int8") == ["8", "8-int8"]
+    assert forms(zen4, "bfloat16") == ["16", "16-bfloat16"]
+    assert forms(zen4, "float32") == ["16"]
+
+
+def forms(target: HardwareTarget, dtype: str) -> list[str]:
+    return [str(form) for form in forms_of(dataclasses.replace(target, dtype=dtype), NetworkEffort())]
+
+
 @pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
-def test_bfloat16_is_chosen_operator_by_operator_and_is_never_slower(loaded: LoadedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bfloat16_is_chosen_operator_by_operator_and_is_never_slower(
+    loaded: LoadedModel, tmp_path: Path, threads: int
+) -> None:
     """A dtype permits: what takes longer in bfloat16, with the copies around it, stays in float32."""
-    made = loaded.tune(Usage(dtype="bf16"), effort=NetworkEffort(trials=2), run=tmp_path / "run")
+    made = loaded.tune(Usage(dtype="bf16", threads=threads), effort=NetworkEffort(trials=2), run=tmp_path / "run")
     search, halves = made.layouts, Form(LANES, "bfloat16")
     assert search is not None
     assert set(search.singles) == {OWN, halves}
+    assert search.left_out == {}
     assert all(search.joint.seconds <= single.seconds * (1 + 1e-9) for single in search.singles.values())
     built = made.build()
     assert built.proof.relative_error < 5e-2
     folder = built.save(tmp_path / "net").folder
     document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
-    assert document["target"]["name"] == "cpu-bf16"
+    assert document["target"]["name"] == ("cpu-bf16" if threads == 1 else "cpu-2t-bf16")
     assert set(document["layouts"]["single_s"]) == {f"{LANES}", f"{LANES}-bfloat16"}
     network, opened = Model.open(folder), made.loaded.opened
     inputs = opened.random_inputs(seed=3)
