@@ -20,6 +20,7 @@ from chanas.core.usage import DTYPES, GPU_DTYPES, SHORT_DTYPES, TargetName
 from chanas.errors import ChanasError, CheckpointError
 from chanas.files.documents import first_fault
 from chanas.files.run import RunDirectory
+from chanas.operators.precision import FLOAT32
 from chanas.prescheduler.records.remeasure import rank_records
 from chanas.prescheduler.records.schema import SCHEMA, version_of
 from chanas.prescheduler.records.store import UNVERSIONED_SPACES, TuningRecord, device_key, own_key
@@ -63,17 +64,23 @@ class Source:
         return mine == its and not self.refusals(target)
 
     def distance(self, target: HardwareTarget) -> tuple[object, ...]:
-        """The nearest of several sources is the smallest: same vectors, device, dtype and compiler, then alike in
-        threads."""
+        """The nearest of several sources is the smallest: same vectors, device, matrix registers or none, dtype and
+        compiler, then alike in threads."""
         return (
             not self.has_points_of(target),
             self.target.fingerprint != target.fingerprint,
+            _in_matrices(self.target) != _in_matrices(target),
             self.target.dtype != target.dtype,
             self.compiler != tvm_version(),
             abs(self.target.num_threads - target.num_threads),
             self.device,
             self.target.dtype,
         )
+
+
+def _in_matrices(target: HardwareTarget) -> bool:
+    """True if a processor's products are computed in matrix registers, whose points mean nothing elsewhere."""
+    return target.has_matrices and target.dtype != FLOAT32.dtype
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,26 @@ def test_the_file_of_the_same_vectors_is_taken(target: HardwareTarget, name: str
     assert len(prior.points) == 3
 
 
+@pytest.mark.parametrize(
+    ("dtype", "has_matrices", "name"),
+    [
+        ("bfloat16", True, "matrices"),
+        ("bfloat16", False, "float32"),
+        ("float32", True, "float32"),
+        ("float32", False, "float32"),
+    ],
+)
+def test_points_of_matrix_registers_are_for_such_alone(
+    dtype: str, has_matrices: bool, name: str, tmp_path: Path
+) -> None:
+    files = (("float32", WIDE), ("matrices", dataclasses.replace(WIDE, dtype="bfloat16", has_matrices=True)))
+    for file, made_on in files:
+        write_schedules(tmp_path / f"{file}.json", Source("", made_on, tvm_version(), SPACES), {})
+    found = open_shipped(dataclasses.replace(HERE, dtype=dtype, has_matrices=has_matrices), tmp_path)
+    assert found is not None
+    assert found.source.device == f"{name}.json"
+
+
 def test_other_vectors_have_the_points_that_are_most_like_them(tmp_path: Path) -> None:
     found = open_shipped(NEON, shipped(tmp_path, WIDE))
     assert found is not None
