@@ -157,10 +157,10 @@ def forms_of(target: HardwareTarget, effort: NetworkEffort) -> list[Form]:
     """
     from chanas.compiler.program import Form
 
-    forms = [Form(lanes) for lanes in dict.fromkeys((target.vector_lanes, *effort.all_layouts))]
+    found = [Form(lanes) for lanes in (target.vector_lanes, *effort.all_layouts)]
     if target.dtype == INT8.dtype and target.takes_bfloat16():
-        forms.append(Form(target.vector_lanes, BFLOAT16.dtype))
-    forms = list(dict.fromkeys([*forms, Form.of(target)]))
+        found.append(Form(target.vector_lanes, BFLOAT16.dtype))
+    forms = list(dict.fromkeys([*found, Form.of(target)]))
     for form in forms:
         form.on(target)
     return forms
