@@ -1,12 +1,14 @@
 """Which tuner finds the best schedule, and after how many trials: all of them on the same operators, replayed.
 
     python benchmarks/tuners.py [--quick] [--tuners gp,random] [--trials 64] [--seeds 10] [--points 1000]
-        [--records runs/tuners] [--constants]
+        [--records runs/tuners] [--recorded intel-sapphirerapids] [--constants]
 
 24 operators of seven families. Of twelve all points of chanas' own spaces are measured (45 to 654); of twelve others
 --points random ones of larger spaces (10,000 to 48,000 points: loops written out by LLVM or in the program in 16 ways).
 They are measured as chanas tunes: checked, weights and code cold. Then each tuner is played on these records
-(`prescheduler/tuning/replay.py`) with --seeds seeds; a record served counts as one trial.
+(`prescheduler/tuning/replay.py`) with --seeds seeds; a record served counts as one trial. A full run leaves all records
+in `results/tuners-recorded-KIND.csv.gz`, a row for each point; --recorded KIND plays tuners on them, on any machine,
+and measures nothing.
 
 After how many trials is the best so far within 5 % and within 1 % of the best of all? A tuner that does not get there
 in --trials counts as getting there with the next one. Of each seed the geometric mean over operators, of the seeds the
@@ -43,7 +45,7 @@ from typing import Any, NamedTuple
 import kernel_tuner_replay
 import numpy as np
 import yaml
-from common import Figure, finish, machine_kind, result_path
+from common import Figure, finish, machine_kind, read_result, result_path
 from tuning import measure_points
 
 from chanas.compiler.backends import has_schedules, schedule_space
@@ -54,6 +56,7 @@ from chanas.core.effort import Effort, Search
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
 from chanas.errors import ChanasError
+from chanas.files.csv_files import read_csv, write_csv
 from chanas.files.writing import replacing
 from chanas.operators.workload import Workload
 from chanas.prescheduler.blocks import surroundings
@@ -117,26 +120,70 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
-def measure_all(num_points: int, target: HardwareTarget, records: Path, quick: bool) -> list[Table]:
+Records = dict[str, dict[Workload, list[TuningRecord]]]
+"""What was measured of the operators of each group."""
+
+
+def measure_all(num_points: int, target: HardwareTarget, folder: Path, quick: bool) -> Records:
     """Up to so many random points of each operator."""
-    knobs = records / "larger.yaml"
-    records.mkdir(parents=True, exist_ok=True)
-    with replacing(knobs) as part:
-        part.write_text(yaml.safe_dump(LARGER), encoding="utf-8")
-    made, around = [], surroundings(SearchSpace.load("mbv3"), 1000)
+    around = surroundings(SearchSpace.load("mbv3"), 1000)
+    measured: Records = {}
     for group, workloads in OPERATORS.items():
-        effort = Effort(
-            trials=num_points, tuner=RANDOM, early_stopping="no", knobs=str(knobs) if group == LARGE else None
-        )
+        knobs = _knobs_file(group, folder)
+        effort = Effort(trials=num_points, tuner=RANDOM, early_stopping="no", knobs=knobs and str(knobs))
         known = [w for w in workloads if has_schedules(w, target)]  # groups that fill shorter vectors have none
         chosen = known[:2] if quick else known
-        found = measure_points(chosen, target, around, effort, records / f"{group}.sqlite")
-        for workload, tried in found.items():
-            (space,) = changed_spaces([workload], target, knobs if group == LARGE else None)
-            num_all = space.num_points
-            kept = [r for r in tried if space.contains(r.point)]
-            made.append(Table(group, workload, num_all, space.coordinates, kept))
+        measured[group] = measure_points(chosen, target, around, effort, folder / f"{group}.sqlite")
+    return measured
+
+
+def write_recorded(measured: Records, path: Path) -> None:
+    """A row for each point: the integers of the schedule, and milliseconds or nothing where it failed."""
+    rows = [(group, w.key, r) for group, its in measured.items() for w, records in its.items() for r in records]
+    write_csv(
+        path,
+        {
+            "group": [group for group, _, _ in rows],
+            "operator": [key for _, key, _ in rows],
+            "point": [" ".join(map(str, r.point)) for _, _, r in rows],
+            "ms": ["" if r.seconds is None else f"{1e3 * r.seconds:.5g}" for _, _, r in rows],
+        },
+    )
+
+
+def read_recorded(path: Path) -> Records:
+    """Records of a file that `write_recorded` wrote."""
+    by_key = {(group, w.key): w for group, workloads in OPERATORS.items() for w in workloads}
+    found: Records = {}
+    _, rows = read_csv(path, "records")
+    for group, key, point, ms in (row.cells for row in rows):
+        record = TuningRecord(tuple(map(int, point.split())), float(ms) / 1e3 if ms else None)
+        found.setdefault(group, {}).setdefault(by_key[group, key], []).append(record)
+    return found
+
+
+def tables_of(measured: Records, target: HardwareTarget, folder: Path) -> list[Table]:
+    """The spaces of operators, and those of their records that are of points in them."""
+    made = []
+    for group, its in measured.items():
+        for space in changed_spaces(its, target, _knobs_file(group, folder)):
+            kept = [r for r in its[space.workload] if space.contains(r.point)]
+            made.append(Table(group, space.workload, space.num_points, space.coordinates, kept))
     return made
+
+
+def _recorded_path(kind: str) -> Path:
+    return result_path("tuners-recorded", kind, ".csv.gz")
+
+
+def _knobs_file(group: str, folder: Path) -> Path | None:
+    """The file of knobs that a group's spaces have more."""
+    if group != LARGE:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "larger.yaml") as part:
+        part.write_text(yaml.safe_dump(LARGER), encoding="utf-8")
+    return folder / "larger.yaml"
 
 
 @dataclass(frozen=True)
@@ -398,13 +445,14 @@ def contenders(names: Sequence[str], with_constants: bool) -> dict[str, tuple[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four operators, few points and tuners, no result file")
-    parser.add_argument("--tuners", help=f"by default all: {','.join(TUNERS)}")
+    parser.add_argument("--tuners", help=f"these alone, no result file; by default all: {','.join(TUNERS)}")
     parser.add_argument("--trials", type=int, help="of each tuner (64; 8 with --quick)")
     parser.add_argument("--seeds", type=int, help="(10; 2 with --quick)")
     parser.add_argument("--points", type=int, help="random points measured of larger spaces (1000; 24 with --quick)")
     parser.add_argument(
         "--records", type=Path, default=Path("runs/tuners"), help="kept here, and used if they are there"
     )
+    parser.add_argument("--recorded", metavar="KIND", help="play on the published records of this kind of machine")
     parser.add_argument("--constants", action="store_true", help="the default with other constants instead")
     options = parser.parse_args()
     quick = options.quick
@@ -413,17 +461,28 @@ def main() -> None:
     names = options.tuners.split(",") if options.tuners else (DEFAULT, RANDOM) if quick else TUNERS
     if not quick and not options.tuners and kernel_tuner_replay.is_installed():
         names = (*names, *KERNEL_TUNERS)
-    target = load_target("cpu")
-    with tempfile.TemporaryDirectory(prefix="chanas-bench-") as folder:
-        records = Path(folder) if quick else options.records
-        tables = measure_all(num_points, target, records, quick)
+    kind = options.recorded or machine_kind()
+    with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
+        folder = Path(scratch) if quick else options.records
+        if options.recorded:
+            target = HardwareTarget.from_json(read_result("tuners", kind)["target"])
+            measured = read_recorded(_recorded_path(kind))
+        else:
+            target = load_target("cpu")
+            measured = measure_all(num_points, target, folder, quick)
+            if not quick:
+                write_recorded(measured, _recorded_path(kind))
+        tables = tables_of(measured, target, folder)
     runs = play_all(tables, target, contenders(names, options.constants), num_trials, num_seeds)
     rows = summary(runs)
     print_rows(rows)
     name = "tuners-constants" if options.constants else "tuners"
-    if not quick:
-        draw(runs, result_path(name, machine_kind(), ".svg"))
+    is_whole = not quick and not options.tuners
+    if is_whole:
+        draw(runs, result_path(name, kind, ".svg"))
     extra = {
+        "target": target.to_json(),
+        "recorded": options.recorded,
         "num_trials": num_trials,
         "num_seeds": num_seeds,
         "knobs_of_larger_spaces": LARGER,
@@ -440,7 +499,7 @@ def main() -> None:
         ],
         "rows": [{k: v._asdict() if isinstance(v, Mean) else v for k, v in r.items()} for r in rows_in_order(rows)],
     }
-    finish(name, figures_of(rows), quick, extra)
+    finish(name, figures_of(rows), not is_whole, extra, kind)
 
 
 if __name__ == "__main__":

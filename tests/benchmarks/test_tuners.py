@@ -38,6 +38,14 @@ def table_of(tuners: ModuleType) -> Any:
     return tuners.Table("small", SMALL, space.num_points, space.coordinates, records)
 
 
+def test_published_records_are_those_that_were_measured(tuners: ModuleType, tmp_path: Path) -> None:
+    workload = tuners.OPERATORS["large"][0]
+    records = [TuningRecord((1, 4, 2), 1.25e-3), TuningRecord((2, 8, 1), None)]
+    measured = {"small": {SMALL: []}, "large": {workload: records}}
+    tuners.write_recorded(measured, tmp_path / "recorded.csv.gz")
+    assert tuners.read_recorded(tmp_path / "recorded.csv.gz") == {"large": {workload: records}}
+
+
 @pytest.mark.parametrize("tuner", ["gp", "forest", "ga", "random", "grid", "pattern"])
 def test_a_tuner_is_played_on_measured_points_until_it_has_the_best(tuners: ModuleType, tuner: str) -> None:
     table = table_of(tuners)
