@@ -98,8 +98,10 @@ class Canary:
 
     @property
     def is_fresh(self) -> bool:
-        """True if the last reading is recent enough to speak for everything timed since."""
-        return bool(self.readings) and time.time() - self.readings[-1].created < FRESH_S
+        """True if the last reading is recent enough to speak for everything timed since. A disturbed one speaks for
+        nothing that is timed after it: what it hit may be over."""
+        is_recent = bool(self.readings) and time.time() - self.readings[-1].created < FRESH_S
+        return is_recent and not self.is_disturbed
 
     # ---- what it means ----------------------------------------------------------------------------------------------
     def is_due(self, measured_s: float = 0.0) -> bool:

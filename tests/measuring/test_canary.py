@@ -57,6 +57,16 @@ def test_a_fresh_reading_speaks_for_what_was_timed_since(tmp_path: Path, monkeyp
     assert len(canary.readings) == 3  # those before anything else
 
 
+def test_a_disturbance_that_is_over_corrects_nothing_that_is_timed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 60.0)
+    disturbed = canary_of(tmp_path, 5e-6, 5e-6, 5e-6, 10e-6)
+    (outcome,), canary = run(DriftingPool(lambda _: 1.0), tmp_path, 1, disturbed)
+    assert (outcome.seconds, outcome.drift) == (1e-6, 1.0)
+    assert canary.num_again == 0
+
+
 def run(pool: Any, folder: Path, num: int, canary: Canary | None = None) -> tuple[list[Outcome], Canary]:
     """Candidates one after the other, each through before the next one starts."""
     canary = canary or Canary(HOST, folder)
