@@ -49,6 +49,7 @@ OPERATORS = (
     Workload("depthwise", 14, 672, 672, 3, epilogue="hswish"),
     Workload("depthwise", 28, 240, 240, 5, epilogue="relu"),
     Workload("conv", 224, 3, 16, 3, 2, "hswish"),
+    Workload("conv", 224, 3, 64, 7, 2, "relu"),
 )
 FLOAT, DOTS = "f32", " by dots"
 NUM_TRIALS, NUM_ROUNDS = 24, 3

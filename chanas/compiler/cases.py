@@ -88,7 +88,8 @@ class OperatorTensors:
     [N, C / groups, k, k] and bias [N] (None of pooling), gate and shift [B, C] and residual [B, N, S', S'] (None
     where there are none), out [B, N, S', S'].
 
-    What is stored as float16 or bfloat16 has such values; `out` is not rounded.
+    What is stored as float16 or bfloat16 has such values, and so has what kernels may round to such (an image and its
+    weights); `out` is not rounded.
     """
 
     x: Float32Array
@@ -113,7 +114,7 @@ def operator_tensors(
 
     rng = np.random.default_rng(case_seed(workload.key))
     inp, out, (rows, columns) = workload.in_channels, workload.out_channels, workload.axes
-    rounded = workload.input_precision.rounded
+    rounded = precision_of(workload.dtype).rounded
 
     def drawn(shape: tuple[int, ...], *, uniform: bool = False) -> Float32Array:
         values: Float32Array = (rng.random if uniform else rng.standard_normal)(shape, dtype=np.float32)

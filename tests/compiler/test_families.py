@@ -67,7 +67,7 @@ GPUS = {"float32": GPU, "float16": HALVES, "tf32": TF32}
 OF_GPUS = {w.op: w for w in reversed(WORKLOADS)}
 ROWS: list[Case] = [
     *((replace(OF_CPUS[op], dtype=dtype), CPUS[dtype]) for op, dtype in CPU_FAMILIES),
-    *((replace(OF_CPUS[op], dtype="bfloat16"), MATRICES) for op in ("pointwise", "blockconv")),
+    *((replace(OF_CPUS[op], dtype="bfloat16"), MATRICES) for op in ("pointwise", "blockconv", "conv")),
     *((replace(OF_CPUS[op], dtype="int8"), INT8_MATRICES) for op in ("pointwise", "blockconv")),
     *((replace(OF_GPUS[op], dtype=dtype), GPUS[dtype]) for op, dtype in GPU_FAMILIES),
 ]

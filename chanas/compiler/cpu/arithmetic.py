@@ -128,6 +128,15 @@ def half_of(word: Any, place: Any) -> Any:
     return tirx.reinterpret("float32", tirx.shift_left(bits, sixteen))
 
 
+def rounded_bits(value: Any) -> Any:
+    """The same as `round_bits` in operations of whole numbers, which vectors of any length have."""
+    bits, sixteen = tirx.reinterpret("uint32", value), tirx.const(16, "uint32")
+    odd = tirx.shift_right(bits, sixteen) & tirx.const(1, "uint32")
+    rounded = tirx.shift_right(bits + tirx.const(0x7FFF, "uint32") + odd, sixteen)
+    is_number = (bits & tirx.const(0x7FFFFFFF, "uint32")) <= tirx.const(0x7F800000, "uint32")
+    return tirx.Select(is_number, rounded.astype("uint16"), tirx.const(0x7FC0, "uint16"))
+
+
 def widen(bits: Any) -> Any:
     """The float32 of bfloat16 bits, exactly."""
     return tirx.reinterpret("float32", tirx.shift_left(bits.astype("uint32"), tirx.const(16, "uint32")))

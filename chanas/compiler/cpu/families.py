@@ -14,6 +14,7 @@ from chanas.compiler.cpu import schedules, space
 from chanas.compiler.cpu.batches import over_images
 from chanas.compiler.cpu.points import (
     BlockConvPoint,
+    ConvPoint,
     DepthwisePoint,
     HalfBlockPoint,
     MatrixConvPoint,
@@ -131,6 +132,13 @@ def _blockconv(point: BlockConvPoint | MatrixConvPoint) -> Compute:
     return compute
 
 
+def _conv(point: ConvPoint | MatrixConvPoint) -> Compute:
+    """The same of a convolution of an image."""
+    operators = _operators()
+    compute: Compute = operators.packed_conv if isinstance(point, MatrixConvPoint) else operators.conv
+    return compute
+
+
 def _depthwise(point: DepthwisePoint) -> Compute:
     """The expression of a point: in bfloat16 maps are padded in float32."""
     operators = _operators()
@@ -180,7 +188,7 @@ def _family(
 
 
 _BY_OPERATOR = {
-    "conv": _family("conv", _ANY_WINDOW),
+    "conv": _family("conv", _ANY_WINDOW, _conv),
     "blockconv": _family("blockconv", _ANY_GROUPS, _blockconv),
     "groupconv": _family("groupconv", _ANY_GROUPS),
     "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),

@@ -8,7 +8,7 @@ from chanas.compiler.cpu.points import LoopOrder, MatrixConvPoint, MatrixPoint
 from chanas.compiler.space import Coordinate, ScheduleSpace
 from chanas.core.target import HardwareTarget
 from chanas.operators.layout import num_blocks
-from chanas.operators.precision import FLOAT32
+from chanas.operators.precision import BFLOAT16, FLOAT32
 from chanas.operators.workload import Workload
 
 # Pixels of a tile, which matrix registers have 16 of each.
@@ -17,8 +17,8 @@ _MIN_PIXELS, _MAX_PIXELS = 8, 256
 
 def in_matrices(workload: Workload, target: HardwareTarget) -> bool:
     """True of a convolution whose sums are in matrix registers; of one pixel they are not, since it waits for its
-    weights."""
-    in_words = workload.weight_precision.per_word > 1
+    weights. In bfloat16 an image is rounded for them."""
+    in_words = workload.weight_precision.per_word > 1 or (workload.reads_image and workload.dtype == BFLOAT16.dtype)
     return target.has_matrices and in_words and workload.groups == 1 and workload.output_pixels > 1
 
 
@@ -51,7 +51,7 @@ def pointwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Matri
     return ScheduleSpace(workload, coordinates, MatrixPoint, legal)
 
 
-def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[MatrixConvPoint]:
+def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[MatrixConvPoint]:
     """Bands of rows like those of convolutions in vectors; tiles of several rows where they have all columns."""
     rows, columns = workload.axes
     coordinates = (

@@ -24,13 +24,22 @@ from typing import Any
 
 from tvm import te, tirx
 
-from chanas.compiler.cpu.arithmetic import arithmetic_of, half_of, join, neighbours, pair
+from chanas.compiler.cpu.arithmetic import (
+    arithmetic_of,
+    half_of,
+    join,
+    neighbours,
+    pair,
+    round_pair,
+    rounded_bits,
+)
 from chanas.compiler.cpu.intrinsics import repeated, turned
 from chanas.compiler.cpu.outputs import Tensors, grids, loader, output, pixel, store
 from chanas.compiler.cpu.tiles import ROW_BYTES
 from chanas.compiler.expressions import chosen, combined, epilogue, float32, fused_multiply_add
 from chanas.operators.grouped import abreast
 from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
+from chanas.operators.precision import BFLOAT16
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
 from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
@@ -329,6 +338,32 @@ def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensor
     )
     read: Read = lambda b, c, h, w, v: padding[c, h, w]  # noqa: E731
     acc = _window_sums(workload, lanes, prefix, read, parameters[0])
+    return _window_output(workload, lanes, prefix, acc, parameters, extras)
+
+
+def packed_conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
+    """The same in bfloat16, for matrix registers: image and weights are rounded first. As the image is padded the
+    channels of a pixel are put side by side, with zeros that fill the last word: [1, height, width, channels]."""
+    axes, weights, in_words = workload.axes, parameters[0], replace(workload, op="blockconv")
+    inputs, per_word = workload.in_channels, BFLOAT16.per_word
+    rows, columns = axes
+    words = -(-inputs // per_word)
+
+    def number(_: Any, h: Any, w: Any, c: Any) -> Any:
+        is_there = tirx.all(_is_inside(axes, h, w), c < inputs)
+        return rounded_bits(tirx.if_then_else(is_there, x[c, _unpadded(axes, h, w)], float32(0.0)))
+
+    def word(b: Any, t: Any, v: Any) -> Any:
+        tap, channels = t // words, [t % words * per_word + i for i in range(per_word)]
+        taken = [weights[b, c * workload.kernel_area + tap, v] for c in channels]
+        pairs = zip(channels, taken, strict=True)
+        return round_pair(*(tirx.if_then_else(c < inputs, value, float32(0.0)) for c, value in pairs))
+
+    size = rows.read_by(rows.output), columns.read_by(columns.output)
+    packed = te.compute((1, *size, words * per_word), number, name=f"{prefix}pad")
+    shape = (num_blocks(workload.out_channels, lanes), workload.kernel_area * words, lanes)
+    rounded = te.compute(shape, word, name=f"{prefix}words")
+    acc = _window_sums(in_words, lanes, prefix, lambda b, c, h, w, v: packed[0, h, w, c], rounded)
     return _window_output(workload, lanes, prefix, acc, parameters, extras)
 
 

@@ -251,7 +251,10 @@ def depthwise(sch: Any, workload: Workload, point: DepthwisePoint, prefix: str, 
     zero_first(sch, acc, rh, 3)
 
 
-def conv(sch: Any, workload: Workload, point: ConvPoint, prefix: str, parallel: bool) -> None:
+def conv(sch: Any, workload: Workload, point: ConvPoint | MatrixConvPoint, prefix: str, parallel: bool) -> None:
+    if isinstance(point, MatrixConvPoint):
+        _matrix_conv(sch, workload, point, prefix, parallel)
+        return
     pad = sch.get_sblock(f"{prefix}pad")
     outer, acc, (n, h, w, v, rc, rh, rw) = _window(sch, point, prefix)
     sch.reorder(rc, rh, rw, h, w, n, v)
@@ -322,7 +325,7 @@ def blockconv(
     """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: for k_o, rh, rw (or rh, rw, k_o):
     [k_i, h_i, w_i, c_i] written out, v a vector."""
     if isinstance(point, MatrixConvPoint):
-        _matrix_blockconv(sch, point, prefix, parallel)
+        _matrix_conv(sch, workload, point, prefix, parallel)
         return
     pad = sch.get_sblock(f"{prefix}pad")
     if point.padding is Padding.IN_LOADS:
@@ -336,7 +339,7 @@ def blockconv(
     _share_bands(sch, point, outer, acc, reduce_outer, parallel)
 
 
-def _matrix_blockconv(sch: Any, point: MatrixConvPoint, prefix: str, parallel: bool) -> None:
+def _matrix_conv(sch: Any, workload: Workload, point: MatrixConvPoint, prefix: str, parallel: bool) -> None:
     """for c, h, w, v, k, rh, rw  ->  for c_o, band (or band, c_o), h_m, w_o: all sums of a tile in matrix registers
     (`tiles`), then what follows the sums, for c_i, h_i, w_i: v a vector. Inputs are packed as they are padded."""
     acc, pad = sch.get_sblock(f"{prefix}acc"), sch.get_sblock(f"{prefix}pad")
@@ -352,7 +355,11 @@ def _matrix_blockconv(sch: Any, point: MatrixConvPoint, prefix: str, parallel: b
         sch.compute_at(pad, band, preserve_unit_loops=True)
     elif parallel:
         sch.parallel(sch.fuse(*sch.get_loops(pad)[:2]))
-    vectorize_row(sch, pad, int(sch.get(v).extent))
+    if workload.reads_image:  # the channels of a pixel written out, so that the compiler stores those of many at once
+        sch.unroll(sch.get_loops(pad)[-1])
+        sch.vectorize(sch.get_loops(sch.get_sblock(f"{prefix}words"))[-1])
+    else:
+        vectorize_row(sch, pad, int(sch.get(v).extent))
     if parallel:
         parallelise(sch, min(point.num_fused, _fusable(point)), outer)
     sch.annotate(sch.blockize(sch.get_loops(acc)[-7]), MARK, True)

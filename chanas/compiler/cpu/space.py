@@ -333,7 +333,9 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
     return ScheduleSpace(workload, coordinates, DepthwisePoint, legal)
 
 
-def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[ConvPoint]:
+def conv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
+    if in_matrices(workload, target):
+        return matrix_space.conv(workload, target)
     limit, (rows, columns) = max_accumulators(target), workload.axes
     blocks = num_blocks(workload.out_channels, target.vector_lanes)
     coordinates = (
@@ -397,7 +399,7 @@ def blockconv(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Any]:
     if workload.outputs_per_group % lanes and workload.groups > 1:
         raise ScheduleError(f"expected groups that fill vectors of {lanes} for blockconv, got workload {workload.key}")
     if in_matrices(workload, target):
-        return matrix_space.blockconv(workload, target)
+        return matrix_space.conv(workload, target)
     blocks = num_blocks(workload.out_channels, lanes)
     pads = workload.kernel_area > 1 or any(max(axis.before, axis.after) for axis in workload.axes)
     per_word = workload.weight_precision.per_word

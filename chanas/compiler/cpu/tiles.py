@@ -10,7 +10,8 @@ in LLVM's language, comes with it.
     c  lines of R pixels of each channel block of the output: rows of 16 sums, float32 or int32, 64 bytes
 
 An instruction multiplies up to 16 rows of a by as many rows of w as a row of a has words; rows of 64 bytes, which are
-packed for it, make the most of it. The pixels of a line are shared out among as few row tiles as take them all; where
+packed for it, make the most of it. Where pixels have less, neighbouring taps lie side by side: they are one row then,
+and rows overlap. The pixels of a line are shared out among as few row tiles as take them all; where
 these don't divide R they overlap, and write the same sums twice.
 
 Facts: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. A
@@ -31,8 +32,8 @@ from chanas.operators.precision import BFLOAT16, INT8, Precision
 
 MARK = "chanas.tiles"
 """Annotation of blocks whose sums are in matrix registers."""
-MAX_ROWS, ROW_BYTES = 16, 64
-"""Rows of a matrix register, and bytes of a row."""
+MAX_ROWS, ROW_BYTES, MAX_WORDS = 16, 64, 16
+"""Rows of a matrix register, and bytes of a row, and words."""
 _LANES, _WORD_BYTES = 16, 4
 Value = TypeVar("Value")
 # Where a system call has its number, two arguments and its answer, and what it changes.
@@ -96,9 +97,22 @@ class MatrixTile:
         return f"chanas_tiles_{self.precision.dtype}_{'_'.join(map(str, sizes))}"
 
     @property
-    def row_words(self) -> int:
-        """Words of a pixel in the input."""
-        return self.row_bytes // _WORD_BYTES
+    def reduction(self) -> _Reduction:
+        """The loops over products."""
+        along, row_words = self.windows[1], self.row_bytes // _WORD_BYTES
+        if self.words == row_words < MAX_WORDS and along.dilation == 1:
+            return _Reduction(1, self.words * along.taps, min(self.words * along.taps, MAX_WORDS), f"{ROW_BYTES}")
+        return _Reduction(along.taps, self.words, row_words, "%a_stretch")
+
+
+class _Reduction(NamedTuple):
+    """Taps along a row, of which one stands for all where they lie side by side; words under each, of a stretch of
+    them, and bytes from stretch to stretch."""
+
+    taps: int
+    words: int
+    stretch_words: int
+    stretch_bytes: str
 
 
 class _Operands(NamedTuple):
@@ -119,8 +133,9 @@ class _Rows(NamedTuple):
 def text_of(tile: MatrixTile) -> str:
     """The function `(a, bytes from stretch to stretch of channels, bytes from line to line, w, bytes from block to
     block, c, the same, bytes from line to line)` and what it needs."""
-    tiles, (full, rest) = row_tiles(tile.pixels), divmod(tile.words, tile.row_words)
-    whole = _Operands((4,), (5,), tile.row_words) if rest else _Operands((4, 5), (6, 7), tile.row_words)
+    tiles, words = row_tiles(tile.pixels), tile.reduction.stretch_words
+    full, rest = divmod(tile.reduction.words, words)
+    whole = _Operands((4,), (5,), words) if rest else _Operands((4, 5), (6, 7), words)
     part = _Operands((6,), (7,), rest)
     lines = _Lines(tile)
     for rows in _by(2, [_Rows(line, first) for line in range(tile.lines) for first in tiles.firsts]):
@@ -193,12 +208,12 @@ class _Lines:
     def sums(self, rows: Sequence[_Rows], columns: Sequence[int], full: int, whole: _Operands, part: _Operands) -> None:
         """Sums of row tiles times channel blocks, tap by tap: over `full` stretches of channels, then over what is left
         of one. That is the order of the weights."""
-        me, (down, along) = self.num, self.tile.windows
+        me, down, taps = self.num, self.tile.windows[0].taps, self.tile.reduction.taps
         registers = {place: i for i, place in enumerate(itertools.product(rows, columns))}
         self._begin(f"sums{me}")
         self._lines += [f"  call void @llvm.x86.tilezero(i8 {register})" for register in registers.values()]
-        with self._loop(f"r{me}", down.taps) as r, self._loop(f"s{me}", along.taps) as s:
-            self._lines.append(f"  %row{me} = mul i64 {r}, {along.taps}")
+        with self._loop(f"r{me}", down) as r, self._loop(f"s{me}", taps) as s:
+            self._lines.append(f"  %row{me} = mul i64 {r}, {taps}")
             self._lines.append(f"  %tap{me} = add i64 %row{me}, {s}")
             if full:
                 with self._loop(f"k{me}", full) as k:
@@ -247,11 +262,12 @@ class _Lines:
         """The products of a stretch of channels under a tap, which is at a row and a column of the kernel; an input's
         register is loaded again where another one needs it."""
         tile, (down, along), (r, s, stretch) = self.tile, self.tile.windows, at
+        reduction = tile.reduction
         rows, columns = sorted({row for row, _ in sums}), sorted({column for _, column in sums})
         a_row, loaded = along.stride * tile.row_bytes, dict[int, _Rows]()
         for j, column in enumerate(columns):
             weights, name = operands.weights[j % len(operands.weights)], f"%w{label}_{column}"
-            of_tap, of_stretch = (tap, tile.words * ROW_BYTES), (stretch, tile.row_words * ROW_BYTES)
+            of_tap, of_stretch = (tap, reduction.words * ROW_BYTES), (stretch, reduction.stretch_words * ROW_BYTES)
             yield from _address(name, "%w", [("%w_block", column), of_tap, of_stretch], 0)
             yield f"  call void @llvm.x86.tileloadd64(i8 {weights}, ptr {name}, i64 {ROW_BYTES})"
             for i, place in enumerate(rows):
@@ -260,7 +276,8 @@ class _Lines:
                     name = f"%a{label}_{column}_{place.line}_{place.first}"
                     yield f"  {name}_r = mul i64 {r}, {down.dilation}"
                     yield f"  {name}_l = add i64 {name}_r, {place.line * down.stride}"
-                    terms = [(stretch, "%a_stretch"), (f"{name}_l", "%a_line"), (s, along.dilation * tile.row_bytes)]
+                    terms = [(stretch, reduction.stretch_bytes), (f"{name}_l", "%a_line")]
+                    terms.append((s, f"{along.dilation * tile.row_bytes}"))
                     yield from _address(name, "%a", terms, place.first * a_row)
                     yield f"  call void @llvm.x86.tileloadd64(i8 {inputs}, ptr {name}, i64 {a_row})"
                     loaded[inputs] = place

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chanas.compiler.backends import schedule_space
-from chanas.compiler.cpu.points import MatrixConvPoint, MatrixPoint
+from chanas.compiler.cpu.points import ConvPoint, MatrixConvPoint, MatrixPoint
 from chanas.core.target import HardwareTarget
 from chanas.operators.workload import Workload
 
@@ -54,3 +54,9 @@ def test_a_gate_is_applied_as_the_input_is_packed(target: HardwareTarget) -> Non
 @each_target
 def test_a_map_of_one_pixel_waits_for_its_weights_in_vectors(target: HardwareTarget) -> None:
     assert not any(isinstance(point, MatrixPoint) for point in points(Workload("pointwise", 1, 64, 96), target))
+
+
+def test_an_image_is_multiplied_in_matrix_registers_where_it_is_rounded() -> None:
+    stem = Workload("conv", 224, 3, 64, 7, 2)
+    assert {type(point) for point in points(stem, MATRICES)} == {MatrixConvPoint}
+    assert {type(point) for point in points(stem, INT8_MATRICES)} == {ConvPoint}

@@ -18,6 +18,7 @@ from tvm import te
 
 from chanas.compiler.cpu.tiles import (
     MAX_ROWS,
+    MAX_WORDS,
     ROW_BYTES,
     MatrixTile,
     Window,
@@ -138,7 +139,7 @@ WINDOWS = st.builds(Window, st.integers(1, 3), st.integers(1, 2), st.integers(1,
 
 @pytest.mark.parametrize("precision", [BFLOAT16, INT8], ids=lambda precision: precision.dtype)
 @given(
-    packs=st.booleans(),
+    row=st.sampled_from([4, LANES, 64]),
     sizes=st.tuples(st.integers(1, 3), st.integers(1, 40)),
     windows=st.tuples(WINDOWS, WINDOWS),
     blocks=st.integers(1, 5),
@@ -148,17 +149,19 @@ WINDOWS = st.builds(Window, st.integers(1, 3), st.integers(1, 2), st.integers(1,
 @settings(max_examples=60, deadline=None)
 def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_else(
     precision: Precision,
-    packs: bool,
+    row: int,
     sizes: tuple[int, int],
     windows: tuple[Window, Window],
     blocks: int,
     in_channels: int,
     seed: int,
 ) -> None:
-    """Input and weights are whole numbers, in bfloat16 small ones, so that sums are exact; around arrays are NaN."""
+    """Input and weights are whole numbers, in bfloat16 small ones, so that sums are exact; around arrays are NaN. A
+    pixel has 4 numbers of an image (of as many channels), of a channel block, or of a whole row."""
     rng, per_word = np.random.default_rng(seed), precision.per_word
     lowest, highest, largest = (0, 255, 127) if precision is INT8 else (-4, 4, 4)
-    row = ROW_BYTES // precision.item_bytes if packs else LANES
+    row = min(row, ROW_BYTES // precision.item_bytes)
+    in_channels = min(in_channels, row) if row == 4 else in_channels
     words, stretches = -(-in_channels // per_word), -(-in_channels // row)
     (lines, pixels), (down, along), taps = sizes, windows, windows[0].taps * windows[1].taps
     height, width = (window.read_by(num) for window, num in zip(windows, sizes, strict=True))
@@ -201,7 +204,10 @@ def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_els
     np.testing.assert_array_equal(memory[sums].view(parts[2].dtype).reshape(expected.shape), expected)
     memory[sums] = before[sums]
     np.testing.assert_array_equal(memory, before)
-    assert num_products == lines * len(row_tiles(pixels).firsts) * blocks * stretches * taps
+    at_once = stretches * taps
+    if words * per_word == row < ROW_BYTES // precision.item_bytes and along.dilation == 1:  # taps are neighbours
+        at_once = down.taps * -(-along.taps * words // MAX_WORDS)
+    assert num_products == lines * len(row_tiles(pixels).firsts) * blocks * at_once
 
 
 def test_a_function_is_called_after_what_its_text_depends_on() -> None:
