@@ -57,7 +57,7 @@ def cpu_features(space: ScheduleSpace[Any], named: Named, target: HardwareTarget
         math.prod(band[1:]) if len(band) == 3 else 1,  # rows between two paddings of a block convolution
     ]
     # or in matrix registers, which leave sums in memory
-    in_vectors = workload.op not in ("pointwise", "blockconv") or "split_k" in named
+    in_vectors = workload.op not in ("pointwise", "blockconv", "conv") or "split_k" in named or "order" not in named
     spill = max(0.0, accumulators - 0.85 * target.num_vector_registers) if in_vectors else 0.0
     starving = max(0.0, 10.0 - accumulators)  # too few independent sums to hide the latency of a multiply-add
     choices = [float(named.get(c, (0,))[0]) for c in _CHOICES]
