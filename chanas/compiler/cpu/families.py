@@ -187,13 +187,25 @@ def _family(
     return family(getattr(space, op), expression, getattr(schedules, op), takes, **facts)
 
 
+def _transformed(op: str, **facts: Any) -> Family[Any]:
+    """The family of an operator whose expression is in `transformed`."""
+
+    def expression(_: Any) -> Compute:
+        from chanas.compiler.cpu import transformed
+
+        compute: Compute = getattr(transformed, op)
+        return compute
+
+    return _family(op, _ANY_PLAIN_WINDOW, expression, complete=_mended, **facts)
+
+
 _BY_OPERATOR = {
     "conv": _family("conv", _ANY_WINDOW, _conv),
     "blockconv": _family("blockconv", _ANY_GROUPS, _blockconv),
     "groupconv": _family("groupconv", _ANY_GROUPS),
-    "winograd": _family("winograd", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
-    "winograd2": _family("winograd2", _ANY_PLAIN_WINDOW, complete=_mended, computes="blockconv"),
-    "upconv": _family("upconv", _ANY_PLAIN_WINDOW, complete=_mended),
+    "winograd": _transformed("winograd", computes="blockconv"),
+    "winograd2": _transformed("winograd2", computes="blockconv"),
+    "upconv": _transformed("upconv"),
     "pointwise": _family("pointwise", _ANY_STRIDE | {"prologue"}, _pointwise, in_rectangles=False),
     "depthwise": _family("depthwise", _ANY_WINDOW | {"several outputs of a channel"}, _depthwise),
     "pool": _family("pool", _ANY_MAP, in_rectangles=False),

@@ -1,12 +1,12 @@
-"""The computation of each family as TVM tensor expressions; `schedules` decides how it is carried out.
+"""The computation of each family as TVM tensor expressions; `schedules` decides how it is carried out. Those whose sums
+are not outputs yet are in `transformed`.
 
 Each function gives the output tensor of an operator from the lanes of a vector, the prefix of its stages' names, its
 input, its parameters (weights and bias) and its extras (gate, shift and residual, those that it has).
 
 Notation: l lanes of a vector, B = ceil(C / l) channel blocks, M = pixels of a square map.
     activations [B, M, l], images [C, M], pointwise weights [B_out, K, l], depthwise weights [B, k·k, l],
-    convolution weights [B_out, C / groups · k·k, l] (winograd: [B_out, t·C·k·s, l], winograd2: [B_out, t·t·C, l]),
-    biases [B, l], gates and shifts [B, 1, l]
+    convolution weights [B_out, C / groups · k·k, l], biases [B, l], gates and shifts [B, 1, l]
 Activations and gates are numbers of the operator's precision, weights words of it (`chanas.operators.layout`): where
 these are of two or four numbers, as many products are added up at a time. Sums, biases and epilogues are float32; each
 output is rounded once. In int8 sums are whole numbers, and gates float32 (`chanas.operators.quantised`).
@@ -34,39 +34,30 @@ from chanas.compiler.cpu.arithmetic import (
     rounded_bits,
 )
 from chanas.compiler.cpu.intrinsics import repeated, turned
-from chanas.compiler.cpu.outputs import Tensors, grids, loader, output, pixel, store
+from chanas.compiler.cpu.outputs import (
+    Read,
+    Tensors,
+    grids,
+    is_inside,
+    loader,
+    output,
+    padded,
+    pixel,
+    store,
+    unpadded,
+    window_output,
+)
 from chanas.compiler.cpu.tiles import ROW_BYTES
-from chanas.compiler.expressions import chosen, combined, epilogue, float32, fused_multiply_add
+from chanas.compiler.expressions import epilogue, float32, fused_multiply_add
 from chanas.operators.grouped import abreast
 from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
 from chanas.operators.precision import BFLOAT16
-from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of
-from chanas.operators.winograd import transforms
 from chanas.operators.workload import (
     Axis,
     Workload,
     scales_weights,
     spreads_input,
-    winograd_axis,
-    winograd_plans,
 )
-
-Read = Callable[..., Any]
-"""A value by its indices, such as a stage's or what is read of one."""
-
-
-def _window_output(
-    workload: Workload, lanes: int, prefix: str, total: Read, parameters: Tensors, extras: Tensors
-) -> Any:
-    """[B, H, W, l]: sums with their bias, epilogue and residual."""
-    rows, columns = workload.axes
-
-    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
-        residual = pixel(extras[-1], b, h * columns.output + w, v) if workload.residual else None
-        return output(workload, parameters, total(b, h, w, v), residual, b, v)
-
-    shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
-    return te.compute(shape, value, name=f"{prefix}out")
 
 
 def _input_pixel(workload: Workload, m: Any) -> Any:
@@ -251,7 +242,7 @@ def depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
         size = rows.read_by(rows.output), columns.read_by(columns.output)
         padding = _pad_outputs(workload, lanes, prefix, x, parameters, *size)
         acc = _window_sums(workload, lanes, prefix, padding, parameters[0])
-    return _window_output(workload, lanes, prefix, acc, parameters, extras)
+    return window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
@@ -260,7 +251,7 @@ def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, param
     rows, columns = workload.axes
     pairs = -(-columns.kernel // workload.weight_precision.per_word)
     size = rows.read_by(rows.output), columns.read_by(columns.output)
-    widened = _pad(workload, lanes, prefix, x, *size, load=loader(workload, parameters))
+    widened = padded(workload, lanes, prefix, x, *size, load=loader(workload, parameters))
     rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, columns.kernel), name="rw")
 
     def total(b: Any, h: Any, w: Any, v: Any) -> Any:
@@ -269,7 +260,7 @@ def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, param
 
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     acc = te.compute(shape, total, name=f"{prefix}acc")
-    return _window_output(workload, lanes, prefix, acc, parameters, extras)
+    return window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def _sums_of_paired_taps(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Any:
@@ -314,31 +305,17 @@ def _tap(axis: Axis, output: Any, tap: Any) -> Any:
     return output * axis.stride + tap * axis.dilation
 
 
-def _is_inside(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
-    """True for a row and a column of the padded input that belong to the map."""
-    rows, columns = axes
-    return tirx.all(
-        h >= rows.before, h < rows.size + rows.before, w >= columns.before, w < columns.size + columns.before
-    )
-
-
-def _unpadded(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
-    """The pixel at a row and a column of the padded input."""
-    rows, columns = axes
-    return (h - rows.before) * columns.size + (w - columns.before)
-
-
 def conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
     axes, channels = workload.axes, workload.in_channels
     rows, columns = axes
     padding = te.compute(
         (channels, rows.read_by(rows.output), columns.read_by(columns.output)),
-        lambda c, h, w: tirx.if_then_else(_is_inside(axes, h, w), x[c, _unpadded(axes, h, w)], float32(0.0)),
+        lambda c, h, w: tirx.if_then_else(is_inside(axes, h, w), x[c, unpadded(axes, h, w)], float32(0.0)),
         name=f"{prefix}pad",
     )
     read: Read = lambda b, c, h, w, v: padding[c, h, w]  # noqa: E731
     acc = _window_sums(workload, lanes, prefix, read, parameters[0])
-    return _window_output(workload, lanes, prefix, acc, parameters, extras)
+    return window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def packed_conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
@@ -350,8 +327,8 @@ def packed_conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters:
     words = -(-inputs // per_word)
 
     def number(_: Any, h: Any, w: Any, c: Any) -> Any:
-        is_there = tirx.all(_is_inside(axes, h, w), c < inputs)
-        return rounded_bits(tirx.if_then_else(is_there, x[c, _unpadded(axes, h, w)], float32(0.0)))
+        is_there = tirx.all(is_inside(axes, h, w), c < inputs)
+        return rounded_bits(tirx.if_then_else(is_there, x[c, unpadded(axes, h, w)], float32(0.0)))
 
     def word(b: Any, t: Any, v: Any) -> Any:
         tap, channels = t // words, [t % words * per_word + i for i in range(per_word)]
@@ -364,32 +341,7 @@ def packed_conv(workload: Workload, lanes: int, prefix: str, x: Any, parameters:
     shape = (num_blocks(workload.out_channels, lanes), workload.kernel_area * words, lanes)
     rounded = te.compute(shape, word, name=f"{prefix}words")
     acc = _window_sums(in_words, lanes, prefix, lambda b, c, h, w, v: packed[0, h, w, c], rounded)
-    return _window_output(workload, lanes, prefix, acc, parameters, extras)
-
-
-def _pad(
-    workload: Workload,
-    lanes: int,
-    prefix: str,
-    x: Any,
-    height: int,
-    width: int,
-    axes: tuple[Axis, Axis] | None = None,
-    load: Callable[[Any], Any] = lambda number: number,
-    zero: Any = None,
-) -> Any:
-    """[B, height, width, l]: the input with zeros around it, as its axes say, or others.
-
-    Args:
-        load: what is kept of a number of the input.
-        zero: what is kept of none.
-    """
-    axes, zero = axes or workload.axes, float32(0.0) if zero is None else zero
-    return te.compute(
-        (num_blocks(workload.in_channels, lanes), height, width, lanes),
-        lambda b, h, w, v: tirx.if_then_else(_is_inside(axes, h, w), load(x[b, _unpadded(axes, h, w), v]), zero),
-        name=f"{prefix}pad",
-    )
+    return window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def _pad_outputs(
@@ -406,16 +358,16 @@ def _pad_outputs(
 
         def value(b: Any, h: Any, w: Any, v: Any) -> Any:
             channel = tirx.min((b * lanes + v) // outputs, workload.in_channels - 1)  # beyond: only fill a vector
-            taken = x[channel // lanes, _unpadded(axes, h, w), channel % lanes]
-            return tirx.if_then_else(_is_inside(axes, h, w), taken, float32(0.0))
+            taken = x[channel // lanes, unpadded(axes, h, w), channel % lanes]
+            return tirx.if_then_else(is_inside(axes, h, w), taken, float32(0.0))
 
         shape = (num_blocks(workload.out_channels, lanes), height, width, lanes)
         spread = te.compute(shape, value, name=f"{prefix}pad")
         return lambda b, c, h, w, v: spread[b, h, w, v]
     if workload.is_channelwise:
-        padding = _pad(workload, lanes, prefix, x, height, width, load=loader(workload, parameters))
+        padding = padded(workload, lanes, prefix, x, height, width, load=loader(workload, parameters))
         return lambda b, c, h, w, v: padding[b, h, w, v]
-    padding = _pad(workload, lanes, prefix, x, height, width, zero=_zero(workload, x, parameters))
+    padding = padded(workload, lanes, prefix, x, height, width, zero=_zero(workload, x, parameters))
     if workload.groups == 1:
         return lambda b, c, h, w, v: padding[c // lanes, h, w, c % lanes]
 
@@ -435,15 +387,15 @@ def packed_blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parame
     """The input is packed for matrix registers as it is padded."""
     axes, zero = workload.axes, _zero(workload, x, parameters)
 
-    def padded(b: Any, h: Any, w: Any, v: Any) -> Any:
-        return tirx.if_then_else(_is_inside(axes, h, w), x[b, _unpadded(axes, h, w), v], zero)
+    def number(b: Any, h: Any, w: Any, v: Any) -> Any:
+        return tirx.if_then_else(is_inside(axes, h, w), x[b, unpadded(axes, h, w), v], zero)
 
     size = (axis.read_by(axis.output) for axis in axes)
-    packed = _packed(workload, f"{prefix}pad", (*size, lanes), padded)
+    packed = _packed(workload, f"{prefix}pad", (*size, lanes), number)
     side_by_side = int(packed.shape[-1])
     read: Read = lambda b, c, h, w, v: packed[c // side_by_side, h, w, c % side_by_side]  # noqa: E731
     acc = _window_sums(workload, lanes, prefix, read, parameters[0])
-    return _window_output(workload, lanes, prefix, acc, parameters, extras)
+    return window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
@@ -451,7 +403,7 @@ def blockconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
     size = rows.read_by(rows.output), columns.read_by(columns.output)
     padding = _pad_outputs(workload, lanes, prefix, x, parameters, *size)
     acc = _window_sums(workload, lanes, prefix, padding, parameters[0])
-    return _window_output(workload, lanes, prefix, acc, parameters, extras)
+    return window_output(workload, lanes, prefix, acc, parameters, extras)
 
 
 def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
@@ -464,13 +416,13 @@ def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
     in_blocks, (read, ragged) = num_blocks(workload.in_channels, lanes), divmod(inputs * shared.groups, lanes)
 
     def side_by_side(s: Any, h: Any, w: Any, e: Any) -> Any:
-        m, zero = _unpadded(axes, h, w), float32(0.0)
+        m, zero = unpadded(axes, h, w), float32(0.0)
         if ragged:  # sets of groups don't begin with a vector of inputs
             group = tirx.min(s * shared.groups + e % shared.groups, workload.num_groups - 1)
             channel = group * inputs + e // shared.groups
-            return tirx.if_then_else(_is_inside(axes, h, w), x[channel // lanes, m, channel % lanes], zero)
+            return tirx.if_then_else(is_inside(axes, h, w), x[channel // lanes, m, channel % lanes], zero)
         vectors = [x[tirx.min(s * read + i, in_blocks - 1), m, e % lanes] for i in range(read)]  # beyond: only fill
-        return tirx.if_then_else(_is_inside(axes, h, w), turned(shared.groups, e // lanes, vectors), zero)
+        return tirx.if_then_else(is_inside(axes, h, w), turned(shared.groups, e // lanes, vectors), zero)
 
     size = (rows.read_by(rows.output), columns.read_by(columns.output))
     padding = te.compute((shared.sets, *size, inputs * shared.groups), side_by_side, name=f"{prefix}pad")
@@ -492,127 +444,7 @@ def groupconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: T
             return found
         return tirx.Select(b * lanes + v < workload.out_channels, found, float32(0.0))
 
-    return _window_output(workload, lanes, prefix, total, parameters, extras)
-
-
-def upconv(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
-    """Each phase a convolution of the small map (`chanas.operators.transposed`); outputs are read from their phase."""
-    weights = parameters[0]
-    rows, columns = workload.axes
-    phase, taps = phase_of(workload), (num_taps(rows), num_taps(columns))
-    num_h, num_w = num_rows(rows), phase.axes[1].output
-    shift = [axis.before % axis.stride for axis in (rows, columns)]
-    axes = (replace(rows, before=-first_row(rows)), replace(columns, before=-first_row(columns)))
-    # One more than a phase reads: that of some begins a pixel later.
-    padding = _pad(workload, lanes, prefix, x, num_h + taps[0], num_w + taps[1], axes)
-    rc = te.reduce_axis((0, workload.in_channels), name="rc")
-    rh, rw = te.reduce_axis((0, taps[0]), name="rh"), te.reduce_axis((0, taps[1]), name="rw")
-
-    def term(p: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
-        phase_h, phase_w = p // columns.stride, p % columns.stride
-        y, z = h + (phase_h + shift[0]) // rows.stride + rh, w + (phase_w + shift[1]) // columns.stride + rw
-        place = ((p * workload.in_channels + rc) * taps[0] + rh) * taps[1] + rw
-        return te.sum(padding[rc // lanes, y, z, rc % lanes] * weights[b, place, v], axis=[rc, rh, rw])
-
-    shape = (rows.stride * columns.stride, num_blocks(workload.out_channels, lanes), num_h, num_w, lanes)
-    acc = te.compute(shape, term, name=f"{prefix}acc")
-    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
-
-    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
-        place = h % rows.stride * columns.stride + w % columns.stride
-        return sums[place, b, h // rows.stride, w // columns.stride, v]
-
-    return _window_output(workload, lanes, prefix, total, parameters, extras)
-
-
-def winograd(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
-    """Inputs of tiles along one axis to t products each, their sums over channels and across the tiles, then t to m
-    outputs. Along columns of the map, rows and columns of everything change places."""
-    weights = parameters[0]
-    axis, channels = winograd_axis(workload), workload.in_channels
-    along, across = workload.axes[axis], workload.axes[1 - axis]
-    plan, stride, in_blocks = transforms(along.kernel, along.stride), along.stride, num_blocks(channels, lanes)
-    m, t, num_tiles = plan.outputs, plan.products, -(-along.output // plan.outputs)
-    places = across.output
-
-    def ordered(of_across: Any, of_along: Any) -> tuple[Any, Any]:
-        return (of_across, of_along) if axis == 1 else (of_along, of_across)
-
-    padding = _pad(workload, lanes, prefix, x, *ordered(across.read_by(places), ((num_tiles - 1) * m + t) * stride))
-
-    def product(i: Any, b: Any, h: Any, s: Any, w: Any, v: Any) -> Any:
-        place, tile = ordered(h, w)
-        reads = [padding[(b, *ordered(place, (tile * m + j) * stride + s), v)] for j in range(t)]
-        return chosen(i, [combined(row, reads) for row in plan.input])
-
-    height, width = ordered(across.read_by(places), num_tiles)
-    tiles = te.compute((t, in_blocks, height, stride, width, lanes), product, name=f"{prefix}tiles")
-    rc = te.reduce_axis((0, channels), name="rc")
-    rh, rs = te.reduce_axis((0, across.kernel), name="rh"), te.reduce_axis((0, stride), name="rs")
-    shape = (t, num_blocks(workload.out_channels, lanes), *ordered(places, num_tiles), lanes)
-
-    def term(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
-        place, tile = ordered(h, w)
-        h_in, w_in = ordered(place * across.stride + rh, tile)
-        weight = weights[b, ((i * channels + rc) * across.kernel + rh) * stride + rs, v]
-        return te.sum(tiles[i, rc // lanes, h_in, rs, w_in, rc % lanes] * weight, axis=[rc, rh, rs])
-
-    acc = te.compute(shape, term, name=f"{prefix}acc")
-    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
-
-    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
-        place, output = ordered(h, w)
-        terms = [sums[(i, b, *ordered(place, output // m), v)] for i in range(t)]
-        return chosen(output % m, [combined(row, terms) for row in plan.output])
-
-    return _window_output(workload, lanes, prefix, total, parameters, extras)
-
-
-def winograd2(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
-    """Inputs of square tiles to t·t products, by rows and then by columns, their sums over channels, then t·t to m·m
-    outputs, by columns and then by rows."""
-    weights = parameters[0]
-    channels, in_blocks = workload.in_channels, num_blocks(workload.in_channels, lanes)
-    down, along = winograd_plans(workload)
-    tall, wide = (-(-axis.output // plan.outputs) for axis, plan in zip(workload.axes, (down, along), strict=True))
-    m, t = along.outputs, along.products
-    height, width = (tall - 1) * down.outputs + down.products, (wide - 1) * m + t
-    padding = _pad(workload, lanes, prefix, x, height, width)
-
-    def by_rows(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
-        reads = [padding[b, h * down.outputs + j, w, v] for j in range(down.products)]
-        return chosen(i, [combined(row, reads) for row in down.input])
-
-    rows = te.compute((down.products, in_blocks, tall, width, lanes), by_rows, name=f"{prefix}rows")
-
-    def by_columns(p: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
-        reads = [rows[p // t, b, h, w * m + j, v] for j in range(t)]
-        return chosen(p % t, [combined(row, reads) for row in along.input])
-
-    tiles = te.compute((down.products * t, in_blocks, tall, wide, lanes), by_columns, name=f"{prefix}tiles")
-    rc = te.reduce_axis((0, channels), name="rc")
-    out_blocks = num_blocks(workload.out_channels, lanes)
-    shape = (down.products * t, out_blocks, tall, wide, lanes)
-    acc = te.compute(
-        shape,
-        lambda p, b, h, w, v: te.sum(
-            tiles[p, rc // lanes, h, w, rc % lanes] * weights[b, p * channels + rc, v], axis=[rc]
-        ),
-        name=f"{prefix}acc",
-    )
-    sums = te.compute(shape, lambda *indices: acc[indices], name=f"{prefix}sums")
-
-    def to_columns(i: Any, b: Any, h: Any, w: Any, v: Any) -> Any:
-        terms = [sums[i * t + j, b, h, w // m, v] for j in range(t)]
-        return chosen(w % m, [combined(row, terms) for row in along.output])
-
-    columns = te.compute((down.products, out_blocks, tall, wide * m, lanes), to_columns, name=f"{prefix}columns")
-
-    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
-        terms = [columns[i, b, h // down.outputs, w, v] for i in range(down.products)]
-        return chosen(h % down.outputs, [combined(row, terms) for row in down.output])
-
-    return _window_output(workload, lanes, prefix, total, parameters, extras)
+    return window_output(workload, lanes, prefix, total, parameters, extras)
 
 
 def pool(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:

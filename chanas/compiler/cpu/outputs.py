@@ -1,17 +1,22 @@
-"""Numbers as the operators of processors read and write them: loads of maps, and the way of sums to memory, in tensor
-expressions."""
+"""Numbers as the operators of processors read and write them: loads of maps, padded or not, and the way of sums to
+memory, in tensor expressions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from tvm import te, tirx
+
 from chanas.compiler.cpu.arithmetic import arithmetic_of
-from chanas.compiler.expressions import epilogue, fused_multiply_add
+from chanas.compiler.expressions import epilogue, float32, fused_multiply_add
+from chanas.operators.layout import num_blocks
 from chanas.operators.precision import precision_of
-from chanas.operators.workload import Workload
+from chanas.operators.workload import Axis, Workload
 
 Tensors = Sequence[Any]
+Read = Callable[..., Any]
+"""A value by its indices, such as a stage's or what is read of one."""
 
 
 def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
@@ -20,6 +25,45 @@ def pixel(x: Any, b: Any, m: Any, v: Any) -> Any:
         return x[b, m, v]
     width = int(x.shape[2])
     return x[b, m // width, m % width, v]
+
+
+def is_inside(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
+    """True for a row and a column of the padded input that belong to the map."""
+    rows, columns = axes
+    return tirx.all(
+        h >= rows.before, h < rows.size + rows.before, w >= columns.before, w < columns.size + columns.before
+    )
+
+
+def unpadded(axes: tuple[Axis, Axis], h: Any, w: Any) -> Any:
+    """The pixel at a row and a column of the padded input."""
+    rows, columns = axes
+    return (h - rows.before) * columns.size + (w - columns.before)
+
+
+def padded(
+    workload: Workload,
+    lanes: int,
+    prefix: str,
+    x: Any,
+    height: int,
+    width: int,
+    axes: tuple[Axis, Axis] | None = None,
+    load: Callable[[Any], Any] = lambda number: number,
+    zero: Any = None,
+) -> Any:
+    """[B, height, width, l]: the input with zeros around it, as its axes say, or others.
+
+    Args:
+        load: what is kept of a number of the input.
+        zero: what is kept of none.
+    """
+    axes, zero = axes or workload.axes, float32(0.0) if zero is None else zero
+    return te.compute(
+        (num_blocks(workload.in_channels, lanes), height, width, lanes),
+        lambda b, h, w, v: tirx.if_then_else(is_inside(axes, h, w), load(x[b, unpadded(axes, h, w), v]), zero),
+        name=f"{prefix}pad",
+    )
 
 
 class GridValues(NamedTuple):
@@ -78,3 +122,17 @@ def output(workload: Workload, parameters: Tensors, total: Any, residual: Any, b
     else:
         value = fused_multiply_add(total.astype("float32"), parameters[2][b, v], bias)
     return store(workload, finish(workload, value, add), parameters)
+
+
+def window_output(
+    workload: Workload, lanes: int, prefix: str, total: Read, parameters: Tensors, extras: Tensors
+) -> Any:
+    """[B, H, W, l]: sums with their bias, epilogue and residual."""
+    rows, columns = workload.axes
+
+    def value(b: Any, h: Any, w: Any, v: Any) -> Any:
+        residual = pixel(extras[-1], b, h * columns.output + w, v) if workload.residual else None
+        return output(workload, parameters, total(b, h, w, v), residual, b, v)
+
+    shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
+    return te.compute(shape, value, name=f"{prefix}out")
