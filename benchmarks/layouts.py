@@ -149,7 +149,7 @@ def solve_seconds(name: str, layouts: Sequence[int]) -> dict[str, Any]:
     seconds: dict[int, dict[Form, float]] = {}
     for number, operation in program.tuned_numbers().items():
         forms = [Form(lanes) for lanes in layouts]
-        there = [f for f in forms if f == program.form or choices_in(program, operation, f.on(target))]
+        there = [f for f in forms if f == program.form or choices_in(program, number, f.on(target))]
         base_s = operation.step.workload.num_flops / 1e11
         seconds[number] = {form: base_s * rng.uniform(0.8, 1.25) for form in dict.fromkeys([program.form, *there])}
     changes = {c: c.channels * c.pixels * 8 / 2e10 * rng.uniform(0.8, 1.25) for c in possible_changes(program, seconds)}
