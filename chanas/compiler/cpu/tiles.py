@@ -98,11 +98,14 @@ class MatrixTile:
 
     @property
     def reduction(self) -> _Reduction:
-        """The loops over products."""
+        """The loops over products. Where a pixel has all words of a tap, they are taken in stretches of a register's
+        row, with those of the next taps if these lie beside it."""
         along, row_words = self.windows[1], self.row_bytes // _WORD_BYTES
-        if self.words == row_words < MAX_WORDS and along.dilation == 1:
-            return _Reduction(1, self.words * along.taps, min(self.words * along.taps, MAX_WORDS), f"{ROW_BYTES}")
-        return _Reduction(along.taps, self.words, row_words, "%a_stretch")
+        if self.words != row_words:
+            return _Reduction(along.taps, self.words, row_words, "%a_stretch")
+        joined = along.taps if along.dilation == 1 else 1
+        words = self.words * joined
+        return _Reduction(along.taps // joined, words, min(words, MAX_WORDS), f"{ROW_BYTES}")
 
 
 class _Reduction(NamedTuple):

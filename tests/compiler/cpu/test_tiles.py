@@ -56,6 +56,7 @@ class Interpreter:
         self.shapes = [(shapes[48 + i], int.from_bytes(shapes[16 + 2 * i : 18 + 2 * i], "little")) for i in range(8)]
         self.tiles: dict[int, Any] = {}
         body = text[text.index("entry:") : text.index("\n}")]
+        assert all(rows <= MAX_ROWS and row_bytes <= ROW_BYTES for rows, row_bytes in self.shapes)
         self.blocks: dict[str, list[str]] = {}
         for line in body.splitlines():
             if line.endswith(":"):
@@ -134,12 +135,14 @@ class Interpreter:
             self.num_products += 1
 
 
+IMAGE = 48
+"""Numbers of a pixel of an image with more channels than a register's row has in bfloat16."""
 WINDOWS = st.builds(Window, st.integers(1, 3), st.integers(1, 2), st.integers(1, 2))
 
 
 @pytest.mark.parametrize("precision", [BFLOAT16, INT8], ids=lambda precision: precision.dtype)
 @given(
-    row=st.sampled_from([4, LANES, 64]),
+    row=st.sampled_from([4, LANES, 64, IMAGE]),
     sizes=st.tuples(st.integers(1, 3), st.integers(1, 40)),
     windows=st.tuples(WINDOWS, WINDOWS),
     blocks=st.integers(1, 5),
@@ -157,11 +160,14 @@ def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_els
     seed: int,
 ) -> None:
     """Input and weights are whole numbers, in bfloat16 small ones, so that sums are exact; around arrays are NaN. A
-    pixel has 4 numbers of an image (of as many channels), of a channel block, or of a whole row."""
+    pixel has numbers of an image (4 or many, of as many channels), of a channel block, or of a whole row."""
     rng, per_word = np.random.default_rng(seed), precision.per_word
     lowest, highest, largest = (0, 255, 127) if precision is INT8 else (-4, 4, 4)
-    row = min(row, ROW_BYTES // precision.item_bytes)
-    in_channels = min(in_channels, row) if row == 4 else in_channels
+    if row == IMAGE:
+        in_channels = row - in_channels % 2
+    else:
+        row = min(row, ROW_BYTES // precision.item_bytes)
+        in_channels = min(in_channels, row) if row == 4 else in_channels
     words, stretches = -(-in_channels // per_word), -(-in_channels // row)
     (lines, pixels), (down, along), taps = sizes, windows, windows[0].taps * windows[1].taps
     height, width = (window.read_by(num) for window, num in zip(windows, sizes, strict=True))
@@ -205,8 +211,9 @@ def test_the_text_sums_products_of_all_channels_and_taps_and_touches_nothing_els
     memory[sums] = before[sums]
     np.testing.assert_array_equal(memory, before)
     at_once = stretches * taps
-    if words * per_word == row < ROW_BYTES // precision.item_bytes and along.dilation == 1:  # taps are neighbours
-        at_once = down.taps * -(-along.taps * words // MAX_WORDS)
+    if words * per_word == row:  # taps are neighbours, or all numbers of a pixel
+        joined = along.taps if along.dilation == 1 else 1
+        at_once = down.taps * along.taps // joined * -(-joined * words // MAX_WORDS)
     assert num_products == lines * len(row_tiles(pixels).firsts) * blocks * at_once
 
 
