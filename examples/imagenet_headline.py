@@ -137,8 +137,7 @@ if not front:
 # %% [markdown]
 # ## All of them in turns
 # The same cores and number of threads for each. A runtime that is not installed, or does not take a network, is left
-# out with a note. Beside bfloat16 each is timed in all types that it
-# has, and the fastest one counts.
+# out with a note. Beside bfloat16 each is timed in all types that it has, and the fastest one counts.
 
 # %%
 contenders = [(name, "float32") for name in CONTENDERS]
