@@ -55,8 +55,8 @@ lint: setup  ## check style, formatting and the direction of imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 
-types: setup  ## check the types of the package
-	@$(BIN)/mypy chanas
+types: setup  ## check the types of the package and of its benchmarks
+	@$(BIN)/mypy chanas benchmarks
 
 clean:  ## remove the environment, caches and build products; runs/ stays
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .import_linter_cache

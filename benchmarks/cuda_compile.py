@@ -109,7 +109,7 @@ def measure(
     rng = np.random.default_rng(seed)
     found: list[Compiled] = []
     while len(found) <= num_points:
-        workload = workloads[rng.integers(len(workloads))]
+        workload = workloads[int(rng.integers(len(workloads)))]
         points = schedule_space(workload, target).sample(POINTS_EACH, rng)
         found += [compiled(workload, point, target) for point in points]
     found = found[1 : 1 + num_points]

@@ -149,9 +149,9 @@ def compare(
             function, given = calls[called]
             got = function(*given)
             logits = output.numpy() if called == "chanas" else got.float().cpu().numpy()
-            error = float(np.abs(logits[: len(job.logits)] - job.logits).max() / np.abs(job.logits).max())
-            if not error <= TOLERANCES["f16" if half else "f32"]:
-                notes.append(Row(called, note=f"logits differ from PyTorch's on the processor by {error:.2g}"))
+            difference = float(np.abs(logits[: len(job.logits)] - job.logits).max() / np.abs(job.logits).max())
+            if not difference <= TOLERANCES["f16" if half else "f32"]:
+                notes.append(Row(called, note=f"logits differ from PyTorch's on the processor by {difference:.2g}"))
                 del calls[called]
         return (
             in_turns(lambda turns, cold: device.seconds(turns, cold, queued=False), calls, rounds, min_round_s) + notes

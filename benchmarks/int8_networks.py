@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import functools
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,20 +114,25 @@ def _predictors(
 
     for name, folder in folders.items():
         network = TunedNetwork.open(folder)
-        yield name, lambda x, network=network: network.run(x)[0]
+        yield name, _first_of(network.run)
     for name, file in files.items():
         if name.startswith("ONNX"):
             import onnxruntime
 
             session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
             taken = session.get_inputs()[0].name
-            yield name, lambda x, session=session, taken=taken: session.run(None, {taken: x})[0]
+            yield name, _first_of(functools.partial(session.run, None), taken)
         else:
             import openvino
 
             options = {"INFERENCE_PRECISION_HINT": "f32"}
             compiled = openvino.Core().compile_model(str(file), "CPU", options)
-            yield name, lambda x, compiled=compiled: compiled(x)[0]
+            yield name, _first_of(compiled)
+
+
+def _first_of(run: Callable[[Any], Any], taken: str | None = None) -> Callable[[Array], Array]:
+    """What gives the first output of a runtime, which may want its input by name."""
+    return lambda x: run(x if taken is None else {taken: x})[0]
 
 
 def accuracies(

@@ -113,7 +113,7 @@ def mix_row(seed: int, mix: Mix) -> dict[str, Any]:
 
 def share_within(rows: Sequence[Mapping[str, Any]], bound: str, name: str) -> float:
     """The share of mixes in which a policy's makespan is at most 1.05 times the bound."""
-    return statistics.mean(row[bound][name] <= GOAL_RATIO for row in rows)
+    return statistics.fmean(row[bound][name] <= GOAL_RATIO for row in rows)
 
 
 def tune_jobs(names: Sequence[str], folder: Path, policy_name: str, options: argparse.Namespace) -> tuple[Trace, Any]:
@@ -236,7 +236,7 @@ def time_again(options: argparse.Namespace) -> None:
     for repeat, row in enumerate(content["repeats"]):
         row["difference_in_turns"] = differences_in_turns(list(content["jobs"]), options.keep / f"repeat-{repeat}")
         print(", ".join(f"{name} {value:+.1%}" for name, value in row["difference_in_turns"].items()), flush=True)
-    extra = {name: content[name] for name in ("seed", "policy", "devices", "jobs", "repeats") if name in content}
+    extra: dict[str, Any] = {n: content[n] for n in ("seed", "policy", "devices", "jobs", "repeats") if n in content}
     finish(result_name(options), real_figures(content["repeats"]), options.quick, extra)
 
 

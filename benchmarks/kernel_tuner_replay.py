@@ -19,6 +19,7 @@ from chanas.prescheduler.records.store import TuningRecord
 
 PREFIX = "kernel_tuner:"
 _KERNEL, _SIZE = "operator", (1,)
+_COSTS = ("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time")
 
 
 def is_installed() -> bool:
@@ -69,9 +70,8 @@ def _cache(options: dict[str, list[int]], known: dict[tuple[int, ...], TuningRec
     entries = {}
     for place, record in known.items():
         time = "RuntimeFailedConfig" if record.seconds is None else 1e3 * record.seconds
-        costs = {"compile_time": 0.0, "verification_time": 0.0, "benchmark_time": 0.0}
-        costs |= {"strategy_time": 0.0, "framework_time": 0.0}
-        entries[",".join(map(str, place))] = dict(zip(options, place, strict=True)) | {"time": time} | costs
+        costs = dict.fromkeys(_COSTS, 0.0)
+        entries[",".join(map(str, place))] = {**dict(zip(options, place, strict=True)), "time": time, **costs}
     return {
         "device_name": "records",
         "kernel_name": _KERNEL,

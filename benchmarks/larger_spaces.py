@@ -143,7 +143,8 @@ def main() -> None:
             f"{row['own_measured']} of {row['own_points']}, {row['larger_measured']} of {row['larger_points']:.2g}"
         )
         print(f"{row['key']:48s} {measured:30s} {row['larger_failed']} failed")
-    finish("larger_spaces", figures_of(rows), options.quick, {"num_points": num_points, "tuner": options.tuner, "rows": rows})
+    extra = {"num_points": num_points, "tuner": options.tuner, "rows": rows}
+    finish("larger_spaces", figures_of(rows), options.quick, extra)
 
 
 if __name__ == "__main__":

@@ -272,9 +272,9 @@ def _flops(program: Any, operation: Any) -> float:
     """Operations of a product that has no schedule of its own; of an einsum as of one matrix product."""
     shapes = [r.shape if hasattr(r, "value") else program.value(r).shape for r in operation.reads]
     if operation.name in ("matmul", "einsum"):
-        return 2.0 * math.prod(operation.value.shape) * shapes[0][-1]
+        return 2.0 * float(math.prod(operation.value.shape) * shapes[0][-1])
     pixels = operation.value.shape if operation.name in ("conv2d", "conv") else shapes[0]
-    return 2.0 * math.prod(pixels) * math.prod(shapes[1][1:])
+    return 2.0 * float(math.prod(pixels) * math.prod(shapes[1][1:]))
 
 
 def difference(

@@ -184,7 +184,7 @@ def compare(data: Dataset, parts: Split, kind: Kind, name: str, options: argpars
         model = train(data, chosen, kind, seed, progress=False)
         seconds = time.process_time() - started
         found = judge(model.scores(test.primitives), test.label, test.task)
-        row = {"split": name, "features": "primitives", "model": kind.model, "data": part}
+        row: dict[str, Any] = {"split": name, "features": "primitives", "model": kind.model, "data": part}
         row |= {"num_records": len(chosen), "train_core_s": seconds, **dataclasses.asdict(found)}
         row["num_judged"], row["num_judged_tasks"] = row.pop("num_records"), row.pop("num_tasks")
         row["num_records"] = len(chosen)

@@ -62,28 +62,35 @@ def cases() -> Iterator[Case]:
             sets = sorted(folder.glob("test_data_set_*"))
             if not sets:
                 continue
-            arrays = []
-            for part in ("input", "output"):
-                found = []
-                for i in range(len(list(sets[0].glob(f"{part}_*.pb")))):
-                    tensor = onnx.TensorProto()
-                    try:
-                        tensor.ParseFromString((sets[0] / f"{part}_{i}.pb").read_bytes())
-                        found.append(numpy_helper.to_array(tensor))
-                    except Exception:
-                        found.append(None)
-                arrays.append(found)
-            yield Case(test.name, kind, model, *arrays, test.rtol, test.atol)
+            inputs, outputs = (_arrays(sets[0], part) for part in ("input", "output"))
+            yield Case(test.name, kind, model, inputs, outputs, test.rtol, test.atol)
     yield from _light()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tests = load_model_tests(kind="node")
     for test in tests:
+        assert test.data_sets is not None
         inputs, outputs = (
             [numpy_helper.to_array(a) if isinstance(a, onnx.TensorProto) else a for a in part]
             for part in test.data_sets[0]
         )
         yield Case(test.name, "node", test.model, inputs, outputs, test.rtol, test.atol)
+
+
+def _arrays(folder: Path, part: str) -> list[Any]:
+    """A test's inputs or outputs; None for such as are no tensors."""
+    import onnx
+    from onnx import numpy_helper
+
+    found: list[Any] = []
+    for i in range(len(list(folder.glob(f"{part}_*.pb")))):
+        tensor = onnx.TensorProto()
+        try:
+            tensor.ParseFromString((folder / f"{part}_{i}.pb").read_bytes())
+            found.append(numpy_helper.to_array(tensor))
+        except Exception:
+            found.append(None)
+    return found
 
 
 def _light() -> Iterator[Case]:

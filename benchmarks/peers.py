@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from contenders import Contender, ContenderError, Timing
 
@@ -36,7 +37,12 @@ def write_onnx(workload: Workload, path: Path) -> None:
     groups = workload.in_channels if workload.op == "depthwise" else 1
     weight = rng.standard_normal((workload.out_channels, workload.in_channels // groups, k, k), dtype=np.float32)
     bias = rng.standard_normal(workload.out_channels, dtype=np.float32)
-    attributes = {"kernel_shape": [k, k], "strides": [workload.stride] * 2, "pads": [pad] * 4, "group": groups}
+    attributes: dict[str, Any] = {
+        "kernel_shape": [k, k],
+        "strides": [workload.stride] * 2,
+        "pads": [pad] * 4,
+        "group": groups,
+    }
     nodes = [helper.make_node("Conv", ["x", "weight", "bias"], ["y"], **attributes)]
     if workload.epilogue != "none":
         nodes.append(helper.make_node(_ACTIVATIONS[workload.epilogue], ["y"], ["z"]))

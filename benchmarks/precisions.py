@@ -24,6 +24,7 @@ from larger_spaces import best_points, time_best
 from tuning import WARM, measure_points
 
 from chanas.compiler.backends import has_schedules
+from chanas.compiler.space import Point
 from chanas.core.effort import Effort
 from chanas.core.processor import host_processor
 from chanas.core.target import HardwareTarget, processor_dtypes
@@ -64,7 +65,8 @@ def ways() -> dict[str, HardwareTarget]:
 
 def compare(workload: Workload, targets: dict[str, HardwareTarget], effort: Effort, run: Path) -> dict[str, Any]:
     """A row: seconds of the best points of an operator in each way that it has schedules in."""
-    points, seconds = {}, {}
+    points: dict[str, dict[Workload, list[Point]]] = {}
+    seconds: dict[str, float] = {}
     for name, target in targets.items():
         typed = dataclasses.replace(workload, dtype=target.dtype)
         if has_schedules(typed, target):

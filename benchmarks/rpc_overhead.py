@@ -385,8 +385,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\n{'local':>9s} {'RPC':>9s} {'ratio':>7s} {'overhead':>9s}   operator (us; overhead in ms)")
     for k in kernels:
         if k.local_s and k.remote_s:
-            local, remote = statistics.median(k.local_s) * 1e6, statistics.median(k.remote_s) * 1e6
-            print(f"{local:9.2f} {remote:9.2f} {k.ratio:7.3f} {k.remote_overhead_s[0] * 1e3:9.1f}   {k.name}")
+            local_us, remote_us = statistics.median(k.local_s) * 1e6, statistics.median(k.remote_s) * 1e6
+            print(f"{local_us:9.2f} {remote_us:9.2f} {k.ratio:7.3f} {k.remote_overhead_s[0] * 1e3:9.1f}   {k.name}")
     for failure in errors:
         print(f"failed: {failure}")
     figures = figures_of(kernels, lost_timings, lost_with_session)

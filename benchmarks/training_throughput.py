@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import Figure, finish, machine_kind
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
@@ -146,7 +147,7 @@ def plain_step(case: Case, seed: int) -> Step:
             loss = train + weights.gap_weight * (gap - train).abs()
             if teacher is not None:
                 loss = loss + weights.distillation_weight * F.cross_entropy(logits[:n], teacher)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             if teacher is None:
                 teacher = logits[:n].detach().softmax(1)
             losses.append(loss.item())
@@ -200,7 +201,7 @@ def compare(case: Case, seed: int, repeats: int) -> dict[str, Any]:
         plan = plans[1 + repeat % (len(plans) - 1)]
         turns = [("trainer", ours), ("plain", plain)]
         for name, step in turns if repeat % 2 else reversed(turns):
-            times[name].append(seconds(lambda step=step, plan=plan: step(plan, batch), case.device))
+            times[name].append(seconds(functools.partial(step, plan, batch), case.device))
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
         "case": dataclasses.asdict(case),
@@ -272,7 +273,7 @@ def loading(case: Case, seed: int, num_steps: int, size: tuple[int, ...]) -> dic
         start = time.perf_counter()
         batch = next(batches)
         waits.append(time.perf_counter() - start)
-        steps.append(seconds(lambda plan=plan, batch=batch: step(plan, batch), case.device))
+        steps.append(seconds(functools.partial(step, plan, batch), case.device))
     wait, train = statistics.median(waits[1:]), statistics.median(steps[1:])
     return {
         "images": list(size),

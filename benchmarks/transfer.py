@@ -160,7 +160,7 @@ def contenders(data: Measured) -> dict[str, Predict]:
 # ---- judgement ------------------------------------------------------------------------------------------------------
 def spearman(a: FloatArray, b: FloatArray) -> float:
     """Correlation of ranks, equal values in the order of their places."""
-    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (a, b)]
+    ranks = np.array([np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (a, b)])
     return float(np.corrcoef(ranks)[0, 1])
 
 

@@ -131,8 +131,8 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[Options, Path, int]:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     networks = given.networks or ((QUICK_NETWORK,) if given.quick else NETWORKS)
-    effort = (None, 1) if given.quick else (given.minutes, None)
-    options = Options(tuple(networks), given.threads, *effort, given.seed, quick=given.quick)
+    minutes, trials = (None, 1) if given.quick else (given.minutes, None)
+    options = Options(tuple(networks), given.threads, minutes, trials, given.seed, quick=given.quick)
     return options, given.run, given.continue_trials or (QUICK_TRIALS if given.quick else DEFAULT_TRIALS)
 
 

@@ -339,8 +339,9 @@ def figures_of(rows: Mapping[str, Row], networks: Sequence[str]) -> dict[str, Fi
     """Geometric means over each group of networks and the least ratios; no value unless all have one. Goals are for
     all networks."""
     found: dict[str, float | None] = {}
-    best: dict[str, Callable[[Row], float | None]] = {"best_runtime": Row.ratio_to_best}
-    for short, of in {**best, **{s: operator.methodcaller("ratio", peer) for s, peer in ALL_PEERS.items()}}.items():
+    ratio: dict[str, Callable[[Row], float | None]] = {"best_runtime": Row.ratio_to_best}
+    ratio |= {short: operator.methodcaller("ratio", peer) for short, peer in ALL_PEERS.items()}
+    for short, of in ratio.items():
         ratios = {name: of(rows[name]) if name in rows else None for name in networks}
         for group, names in {**groups_of(networks), "all": networks}.items():
             found[f"{group}_vs_{short}"] = _unless_missing(geometric_mean, [ratios[name] for name in names])

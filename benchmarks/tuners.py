@@ -130,7 +130,9 @@ def measure_all(num_points: int, target: HardwareTarget, folder: Path, quick: bo
     measured: Records = {}
     for group, workloads in OPERATORS.items():
         knobs = _knobs_file(group, folder)
-        effort = Effort(trials=num_points, tuner=RANDOM, early_stopping="no", knobs=knobs and str(knobs))
+        effort = Effort(
+            trials=num_points, tuner=RANDOM, early_stopping="no", knobs=None if knobs is None else str(knobs)
+        )
         known = [w for w in workloads if has_schedules(w, target)]  # groups that fill shorter vectors have none
         chosen = known[:2] if quick else known
         measured[group] = measure_points(chosen, target, around, effort, folder / f"{group}.sqlite")

@@ -126,7 +126,7 @@ def operators(target: HardwareTarget, float_target: HardwareTarget) -> dict[str,
     return found
 
 
-def measured_space(workload: Workload, table: Table, target: HardwareTarget) -> ScheduleSpace:
+def measured_space(workload: Workload, table: Table, target: HardwareTarget) -> ScheduleSpace[Any]:
     """The space without points that were not measured."""
     whole = schedule_space(workload, target)
     return whole.restricted(point for point in table if whole.contains(point))
