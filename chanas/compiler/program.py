@@ -241,6 +241,7 @@ class OtherOperation:
     reads      values, and constants as they are
     emit       its expression
     is_change  it computes nothing: it only changes the form of a value, or is known
+    keeps_form it writes numbers that it reads, in any form of floating-point numbers, and in the same one
     """
 
     name: str
@@ -248,6 +249,7 @@ class OtherOperation:
     value: Value
     emit: Emit
     is_change: bool = False
+    keeps_form: bool = False
 
 
 class Part(NamedTuple):
@@ -359,6 +361,11 @@ class Program:
     def tuned_numbers(self) -> dict[int, TunedOperation]:
         """The tuned operators by the numbers of their values."""
         return {n: o for n, o in enumerate(self.operations, len(self.inputs)) if isinstance(o, TunedOperation)}
+
+    def keeping_form(self) -> list[int]:
+        """The values of operations that write what they read in whichever form it is in."""
+        pairs = enumerate(self.operations, len(self.inputs))
+        return [n for n, o in pairs if isinstance(o, OtherOperation) and o.keeps_form]
 
     def stays_float32(self, number: int) -> bool:
         """True of what operators in int8 write in float32 all the same: values of one pixel, such as what

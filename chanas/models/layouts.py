@@ -1,7 +1,8 @@
 """Programs whose tuned operators read and write maps in different forms: channel blocks of other lanes, or numbers of
 another type. Wherever neighbours differ there is a change of form.
 
-All other operations, and memory that maps are parts of, stay in the device's own layout and in float32.
+Poolings by maximum write the numbers that they read, in the form that these have. All other operations, and memory that
+maps are parts of, stay in the device's own layout and in float32.
 """
 
 from __future__ import annotations
@@ -75,10 +76,11 @@ def _has_weights(program: Program, number: int, operation: TunedOperation) -> bo
 
 
 def in_forms(program: Program, forms: Mapping[int, Form], target: HardwareTarget) -> Program:
-    """A program with some of its tuned operators in other forms.
+    """A program with some of its operators in other forms.
 
     Args:
-        forms: of operators, by the numbers of their values; the others stay as they are.
+        forms: of tuned operators and of what keeps the form that it reads, by the numbers of their values; the others
+            stay as they are.
         target: the device, in its own layout.
     """
     return renumbered(program, forms, target)[0]
@@ -114,8 +116,7 @@ class _Changing:
                 case TunedBlock():
                     made = dataclasses.replace(operation, reads=tuple(map(self._own, operation.reads)))
                 case OtherOperation():
-                    reads = tuple(self._own(read) if isinstance(read, int) else read for read in operation.reads)
-                    made = dataclasses.replace(operation, reads=reads)
+                    made = self._other(operation, self.forms.get(number, self.program.form))
             self.became[number] = self.made.add(made)
             self._keep_grid(number, self.became[number])
             if number in in_memory:
@@ -138,6 +139,11 @@ class _Changing:
         value = operation.value.in_form(self.program.written_in(number, form))
         numbers = self._numbers(number, operation, workload) if workload.is_quantised else None
         return dataclasses.replace(operation, step=step, value=value, choices=choices, numbers=numbers)
+
+    def _other(self, operation: OtherOperation, form: Form) -> OtherOperation:
+        reads = tuple(self._in_form(read, form) if isinstance(read, int) else read for read in operation.reads)
+        value = operation.value if form == self.program.form else operation.value.in_form(form)
+        return dataclasses.replace(operation, reads=reads, value=value)
 
     def _numbers(self, number: int, operation: TunedOperation, workload: Workload) -> Quantised:
         """The meaning of the whole numbers of an operator in int8."""

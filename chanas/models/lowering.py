@@ -391,7 +391,7 @@ class _Lowering:
         shape = self.graph.shape_of(node.reads[0])
         parallel = self.target.num_threads > 1
         emit = functools.partial(window_pool, node=node, height=shape[2], width=shape[3], parallel=parallel)
-        return OtherOperation(node.op, (self._source(node),), value, emit)
+        return OtherOperation(node.op, (self._source(node),), value, emit, keeps_form=node.op == "max_pool2d")
 
     def _repeat(self, node: Node, value: Value) -> OtherOperation | None:
         """Each pixel repeated a whole number of times."""

@@ -13,21 +13,27 @@ from typing import Any
 
 from tvm import relax, s_tir, te, tirx
 
+from chanas.compiler.cpu.arithmetic import narrow, widen
 from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
 from chanas.models import elementwise
 from chanas.models.graph import Node
+from chanas.operators.precision import BFLOAT16
 
 # Most outputs that are written out side by side; neighbours have most of what they are made of in common.
 _MAX_TILE = 8
 
 
 def window_pool(
-    builder: Any, reads: Sequence[Any], lanes: int, *, node: Node, height: int, width: int, parallel: bool
+    builder: Any, reads: Sequence[Any], _lanes: int, *, node: Node, height: int, width: int, parallel: bool
 ) -> Any:
-    """The largest value or the mean of each window; a mean counts the padding only if the network says so."""
+    """The largest value or the mean of each window; a mean counts the padding only if the network says so.
+
+    Largest values are in the form that the map is in: in blocks of its lanes, in float32 or as bits of bfloat16.
+    """
     (x,), (_, _, rows, columns) = reads, node.shape
-    shape = (int(x.ty.shape[0]), rows * columns, lanes)
-    source = te.placeholder((shape[0], height * width, lanes), name="x")
+    blocks, _, lanes = map(int, x.ty.shape)
+    shape = (blocks, rows * columns, lanes)
+    source = te.placeholder((blocks, height * width, lanes), x.ty.dtype, name="x")
     pooled = _pooled(node, source, height, width)
     sch = s_tir.Schedule(te.create_prim_func([source, pooled]), error_render_level="none")
     _schedule(sch, node, parallel and math.prod(shape) >= MIN_PARALLEL)
@@ -35,11 +41,11 @@ def window_pool(
     function = sch.mod["main"].without_attr("global_symbol")
     function = function.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", OPAQUE)
     variable = builder.add_func(function, node.op)
-    return builder.emit(relax.call_tir(variable, [x], relax.TensorType(shape, "float32")))
+    return builder.emit(relax.call_tir(variable, [x], relax.TensorType(shape, x.ty.dtype)))
 
 
 def _pooled(node: Node, x: Any, height: int, width: int) -> Any:
-    """[B, rows, columns, l] of x [B, height · width, l]."""
+    """[B, rows, columns, l] of x [B, height · width, l], in its type."""
     a, (_, _, rows, columns) = node.attributes, node.shape
     (kh, kw), (sh, sw), (top, left, _, _) = a["pool_size"], a["strides"], a["padding"]
     is_max = node.op == "max_pool2d"
@@ -47,12 +53,13 @@ def _pooled(node: Node, x: Any, height: int, width: int) -> Any:
     # The largest number of a window is also that of the same with rows and columns of its own again for those outside.
     is_clamped = is_max and _reaches(rows, sh, kh, top, height) and _reaches(columns, sw, kw, left, width)
     nothing = tirx.const(-math.inf if is_max else 0.0, "float32")
+    load, store = (widen, narrow) if x.dtype == BFLOAT16.storage else (_same, _same)
 
     def number(b: Any, h: Any, w: Any, v: Any) -> Any:
         if is_clamped:
-            return x(b, _clamped(h, height) * width + _clamped(w, width), v)
+            return load(x(b, _clamped(h, height) * width + _clamped(w, width), v))
         inside = tirx.all(h >= 0, h < height, w >= 0, w < width)
-        return tirx.if_then_else(inside, x[b, h * width + w, v], nothing)
+        return tirx.if_then_else(inside, load(x[b, h * width + w, v]), nothing)
 
     def of_columns(b: Any, h: Any, w: Any, v: Any) -> Any:
         return _together(both, [number(b, h * sh + i - top, w - left, v) for i in range(kh)])
@@ -62,9 +69,13 @@ def _pooled(node: Node, x: Any, height: int, width: int) -> Any:
 
     def value(b: Any, h: Any, w: Any, v: Any) -> Any:
         found = _together(both, [down(b, h, w * sw + j, v) for j in range(kw)])
-        return found if is_max else found * _share(node, h, w, height, width)
+        return store(found) if is_max else found * _share(node, h, w, height, width)
 
     return te.compute((x.shape[0], rows, columns, x.shape[2]), value, name="pooled")
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _together(both: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:

@@ -20,7 +20,7 @@ from chanas.prescheduler.records.store import BlockRecord
 from chanas.prescheduler.session import Session
 
 Seconds = Mapping[int, Mapping[Form, float]]
-"""Seconds of tuned operators by the numbers of their values, and by forms."""
+"""Seconds of operators by the numbers of their values, and by forms: of tuned ones, and of what keeps any form."""
 
 
 def measure_changes(
@@ -85,8 +85,8 @@ def _readers(program: Program) -> dict[int, set[int]]:
 
 @dataclass(frozen=True)
 class LayoutGraph:
-    """The graph of the choice: tuned operators, by the numbers of their values, and what stays in the device's own
-    form as one more node, the last."""
+    """The graph of the choice: operators that may have several forms, by the numbers of their values, and what stays in
+    the device's own form as one more node, the last."""
 
     program: Program
     numbers: tuple[int, ...]
@@ -105,7 +105,7 @@ class LayoutGraph:
         copied to its place as well, and what is read in another one from there.
 
         Args:
-            seconds: of each tuned operator in each form that it may have, its own among them.
+            seconds: of each of these operators in each form that it may have, the device's own among them.
         """
         own = program.form
         place = {number: i for i, number in enumerate(seconds)}
@@ -129,7 +129,7 @@ class LayoutGraph:
     def chosen(
         self, losses: Mapping[int, Mapping[Form, float]] = MappingProxyType({}), most: float = math.inf
     ) -> tuple[dict[int, Form], ExactChoice]:
-        """The form of each tuned operator in the best choice, by the number of its value, and the proof.
+        """The form of each operator in the best choice, by the number of its value, and the proof.
 
         Args:
             losses: of accuracy of tuned operators in some forms.
@@ -140,12 +140,12 @@ class LayoutGraph:
         return dict(zip(self.numbers, found.forms, strict=False)), found
 
     def single(self, form: Form) -> dict[int, Form]:
-        """The form of each tuned operator where all that can have one form do."""
+        """The form of each operator where all that can have one form do."""
         nodes = zip(self.numbers, self.nodes, strict=False)
         return {n: form if form in node else self.program.form for n, node in nodes}
 
     def seconds(self, forms: Mapping[int, Form]) -> float:
-        """Seconds of tuned operators and of the changes between them."""
+        """Seconds of operators and of the changes between them."""
         return seconds_of(self._forms(forms), self.nodes, self.maps)
 
     def copies(self, forms: Mapping[int, Form]) -> list[tuple[FormChange, float]]:

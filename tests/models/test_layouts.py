@@ -35,7 +35,7 @@ def conv(inputs: int, outputs: int, kernel: int = 1, groups: int = 1) -> nn.Conv
 
 
 def residual(n: Of, x: Tensor) -> Tensor:
-    """A chain with a residual, a gate, and a dense layer after a mean."""
+    """A chain with a residual, a gate, a pooling, and a dense layer after a mean."""
     x = F.relu(n.stem(x))
     inner = F.hardswish(n.depthwise(F.relu(n.expand(x))))
     gate = torch.sigmoid(n.gate(F.relu(n.squeeze(inner.mean((2, 3), keepdim=True)))))
@@ -84,6 +84,7 @@ def mixed(program: Program, seed: int) -> Mapping[int, Form]:
     rng = np.random.default_rng(seed)
     able = {form: movable(program, form) for form in OTHERS}
     options = {n: [OWN, *(form for form in OTHERS if n in able[form])] for n in program.tuned_numbers()}
+    options |= {n: [OWN, *OTHERS] for n in program.keeping_form()}
     return {n: found[rng.integers(len(found))] for n, found in options.items()}
 
 
@@ -100,7 +101,7 @@ def test_networks_in_mixed_layouts_give_what_pytorch_gives(network: Of, seed: in
         forms = mixed(program, seed)
     else:
         one = OTHERS[seed.endswith("second")]
-        forms = dict.fromkeys(movable(program, one), one)
+        forms = dict.fromkeys([*movable(program, one), *program.keeping_form()], one)
     assert_right(model, in_forms(program, forms, HOST), HOST, tmp_path, 1e-5)
 
 
@@ -125,12 +126,31 @@ def test_networks_partly_in_bfloat16_give_nearly_what_pytorch_gives(
     device, halves = load_target("cpu", 1, "bf16"), Form(LANES, "bfloat16")
     model = opened(network, SQUARE)
     program = lower(graphs(model)[1], HOST)
-    able = movable(program, halves, device)
+    able = [*movable(program, halves, device), *program.keeping_form()]
     rng = np.random.default_rng(seed if isinstance(seed, int) else 0)
     some = [n for n in able if seed == "all" or rng.integers(2)]
     other = in_forms(program, dict.fromkeys(some, halves), device)
     assert {o.value.dtype for o in other.tuned} == ({"uint16"} if seed == "all" else {"uint16", "float32"})
     assert_right(model, other, device, tmp_path, 3e-2)
+
+
+@pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
+def test_largest_values_in_bfloat16_are_those_of_the_map_to_the_bit(tmp_path: Path) -> None:
+    device, halves = load_target("cpu", 1, "bf16"), Form(LANES, "bfloat16")
+    both = Of(lambda n, x: (y := n.only(x), F.max_pool2d(y, (3, 2), 2, 1)), only=conv(CHANNELS, CHANNELS))
+    model = opened(both, (1, CHANNELS, 12, 10))
+    program = lower(graphs(model)[1], HOST)
+    other = in_forms(
+        program, dict.fromkeys([*movable(program, halves, device), *program.keeping_form()], halves), device
+    )
+    made = default_module(other, device)
+    source, library = tmp_path / "net.json", tmp_path / "net.so"
+    source.write_text(made.to_json())
+    build_module(source, device, library)
+    [x] = model.random_inputs(1)
+    x[0, 0, 3, 4], x[0, 0, 8, 9], x[0, 0, :, 0] = np.nan, np.inf, -np.inf
+    found, largest = outputs_of(tvm.runtime.load_module(str(library)), made, [x])
+    np.testing.assert_array_equal(largest, F.max_pool2d(torch.from_numpy(found), (3, 2), 2, 1))
 
 
 def test_operators_stay_where_nothing_is_to_change() -> None:
@@ -154,6 +174,17 @@ def test_a_map_is_changed_once_for_all_that_read_it() -> None:
     of_stem = [o for o in changes(other) if o.value.form == OTHERS[0]]
     assert len(of_stem) == 1
     assert one in program.tuned_numbers()
+
+
+def test_poolings_by_maximum_read_and_write_maps_in_any_form() -> None:
+    network = nn.Sequential(
+        conv(3, 2 * LANES, 3), nn.ReLU(), nn.MaxPool2d(2), conv(2 * LANES, 2 * LANES), nn.AvgPool2d(2)
+    )
+    program = lowered(network, SHAPE)
+    [pooled] = program.keeping_form()
+    other = in_forms(program, dict.fromkeys([*program.tuned_numbers(), pooled], OTHERS[0]), HOST)
+    assert [o.value.form for o in other.others if o.name == "max_pool2d"] == [OTHERS[0]]
+    assert [o.value.form for o in changes(other)] == [OWN]  # for the mean
 
 
 def test_neighbours_in_one_layout_hand_maps_over_as_they_are() -> None:

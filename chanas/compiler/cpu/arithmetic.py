@@ -142,6 +142,11 @@ def widen(bits: Any) -> Any:
     return tirx.reinterpret("float32", tirx.shift_left(bits.astype("uint32"), tirx.const(16, "uint32")))
 
 
+def narrow(value: Any) -> Any:
+    """The bfloat16 bits of a float32 that is such a number."""
+    return tirx.shift_right(tirx.reinterpret("uint32", value), tirx.const(16, "uint32")).astype("uint16")
+
+
 dot_sum = te.comm_reducer(lambda total, term: _dot(total, term), lambda dtype: tirx.const(0, dtype), name="dot_sum")
 """A reducer like `te.sum`, of terms that are `pair`s."""
 

@@ -85,7 +85,6 @@ class LayoutSearch:
     own       the device's own form, in float32
     singles   the network with all operators that can have one form
     joint     the network with the best form of each
-    operators measured seconds of tuned operators in each form, by the numbers of their values in the own one
     choices   the same for people, with what was chosen
     copies    changes of form of the joint choice, by their keys, with their seconds
     left_out  forms and changes of form that have no part in the choice, and why
@@ -96,7 +95,6 @@ class LayoutSearch:
     singles: Mapping[Form, LaidOut]
     joint: LaidOut
     proof: ExactChoice
-    operators: Seconds
     choices: Sequence[OperatorChoice]
     copies: Sequence[tuple[str, float]]
     left_out: Mapping[str, str]
@@ -270,13 +268,13 @@ class _Search:
                 number in kept,
             )
             for number, own_s in seconds.items()
+            if number in tuned
         ]
         found = LayoutSearch(
             own=own,
             singles={form: self._laid_out(graph, forms) for form, forms in single_forms.items()},
             joint=self._measured(graph, best),
             proof=proof,
-            operators=seconds,
             choices=choices,
             copies=[(change.key, change_s) for change, change_s in graph.copies(best)],
             left_out=self.left_out,
@@ -351,13 +349,15 @@ class _Search:
 
     def _seconds(self) -> Seconds:
         """Measured seconds of each operator in each form. One whose seconds in the own form are a guess stays there:
-        nothing is known to be faster."""
-        own, found = self.program.form, {}
+        nothing is known to be faster. What keeps any form that it reads takes as long in each."""
+        own = self.program.form
+        found: dict[int, dict[Form, float]] = {}
         for number, keys in self.keys.items():
             chosen = {form: self.chosen[key] for form, key in keys.items()}
             measured = {form: c.seconds for form, c in chosen.items() if not c.taken_from}
             found[number] = measured if own in measured else {own: chosen[own].seconds}
-        return found
+        forms = {form for its in found.values() for form in its if form.dtype != INT8.dtype}
+        return found | {number: dict.fromkeys(sorted(forms), 0.0) for number in self.program.keeping_form()}
 
     def _laid_out(self, graph: LayoutGraph, forms: Mapping[int, Form]) -> LaidOut:
         from chanas.models.layouts import in_forms
