@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, tirx
 
-from chanas.compiler.cpu.outputs import finish
+from chanas.compiler.cpu.maps import finish
 from chanas.compiler.expressions import float32
 from chanas.operators.layout import num_blocks
 from chanas.operators.transposed import first_row, num_taps

@@ -34,7 +34,7 @@ from chanas.compiler.cpu.arithmetic import (
     rounded_bits,
 )
 from chanas.compiler.cpu.intrinsics import repeated, turned
-from chanas.compiler.cpu.outputs import (
+from chanas.compiler.cpu.maps import (
     Read,
     Tensors,
     grids,

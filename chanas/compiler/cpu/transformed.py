@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import te
 
-from chanas.compiler.cpu.outputs import Tensors, padded, window_output
+from chanas.compiler.cpu.maps import Tensors, padded, window_output
 from chanas.compiler.expressions import chosen, combined
 from chanas.operators.layout import num_blocks
 from chanas.operators.transposed import first_row, num_rows, num_taps, phase_of

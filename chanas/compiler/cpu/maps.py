@@ -1,5 +1,5 @@
-"""Numbers as the operators of processors read and write them: loads of maps, padded or not, and the way of sums to
-memory, in tensor expressions."""
+"""Maps as the operators of processors read and write them: loads, padded or not, and the way of sums to memory, in
+tensor expressions."""
 
 from __future__ import annotations
 
