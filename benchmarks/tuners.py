@@ -55,7 +55,7 @@ from chanas.core.arch import SearchSpace
 from chanas.core.effort import Effort, Search
 from chanas.core.target import HardwareTarget
 from chanas.devices.host import load_target
-from chanas.errors import ChanasError
+from chanas.errors import ChanasError, DataError
 from chanas.files.csv_files import read_csv, write_csv
 from chanas.files.writing import replacing
 from chanas.operators.workload import Workload
@@ -154,13 +154,24 @@ def write_recorded(measured: Records, path: Path) -> None:
 
 
 def read_recorded(path: Path) -> Records:
-    """Records of a file that `write_recorded` wrote."""
+    """Records of a file that `write_recorded` wrote.
+
+    Raises:
+        DataError: the file cannot be read, or a row is none of these; names it.
+    """
     by_key = {(group, w.key): w for group, workloads in OPERATORS.items() for w in workloads}
     found: Records = {}
     _, rows = read_csv(path, "records")
-    for group, key, point, ms in (row.cells for row in rows):
-        record = TuningRecord(tuple(map(int, point.split())), float(ms) / 1e3 if ms else None)
-        found.setdefault(group, {}).setdefault(by_key[group, key], []).append(record)
+    for row in rows:
+        try:
+            group, key, point, ms = row.cells
+            record = TuningRecord(tuple(map(int, point.split())), float(ms) / 1e3 if ms else None)
+            found.setdefault(group, {}).setdefault(by_key[group, key], []).append(record)
+        except (KeyError, ValueError) as error:
+            raise DataError(
+                f"{path}, line {row.line}: expected a group, an operator of it, a schedule's whole numbers, and "
+                f"milliseconds or nothing; got {', '.join(row.cells)}"
+            ) from error
     return found
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.core.effort import Search
+from chanas.errors import DataError
 from chanas.operators.workload import Workload
 from chanas.prescheduler.records.store import TuningRecord
 
@@ -44,6 +45,16 @@ def test_published_records_are_those_that_were_measured(tuners: ModuleType, tmp_
     measured = {"small": {SMALL: []}, "large": {workload: records}}
     tuners.write_recorded(measured, tmp_path / "recorded.csv.gz")
     assert tuners.read_recorded(tmp_path / "recorded.csv.gz") == {"large": {workload: records}}
+
+
+@pytest.mark.parametrize(
+    "row", ["large,pointwise-1px,1 4,2.0", "large,{key},1 x,2.0", "large,{key},1 4,slow", "large,{key},1 4"]
+)
+def test_a_damaged_row_of_published_records_is_named(tuners: ModuleType, tmp_path: Path, row: str) -> None:
+    path, key = tmp_path / "recorded.csv", tuners.OPERATORS["large"][0].key
+    path.write_text(f"group,operator,point,ms\nlarge,{key},1 4,2.0\n{row.format(key=key)}\n")
+    with pytest.raises(DataError, match="line 3: expected"):
+        tuners.read_recorded(path)
 
 
 @pytest.mark.parametrize("tuner", ["gp", "forest", "ga", "random", "grid", "pattern"])

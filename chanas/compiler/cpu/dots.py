@@ -1,6 +1,8 @@
 """Arithmetic of bytes on vectors of 32-bit words: dot products of four, and float32 to bytes.
 
     dot(sum, four(a₀ … a₃, w))   sum + a₀·w₀ + … + a₃·w₃, sums int32
+    dot(sum, four(a, w))         the same of words of four
+    quad(a₀ … a₃)                such a word of numbers that lie one vector apart, in one load
     byte(value)                  the whole number of 0 … 255 that is nearest to a float32, ties to even
 
 a₀ … a₃ are neighbours in a buffer of uint8, the same for all lanes; w is a word of four int8, a float32 that holds no
@@ -36,10 +38,21 @@ def _lower_dot(call: Any) -> Any:
     total, term = call.args
     *values, weights = term.args
     lanes = tvm.DataType(str(call.ty)).lanes
-    first = values[0].value  # the same for all lanes
-    together = tirx.BufferLoad(first.source, [tirx.Ramp(first.indices[0], 1, len(values))])
-    words, dtype = tirx.Broadcast(tirx.reinterpret("int32", together), lanes), f"int32x{lanes}"
+    dtype = f"int32x{lanes}"
+    if len(values) == 1:
+        words = tirx.reinterpret(dtype, values[0])
+    else:
+        first = values[0].value  # the same for all lanes
+        together = tirx.BufferLoad(first.source, [tirx.Ramp(first.indices[0], 1, len(values))])
+        words = tirx.Broadcast(tirx.reinterpret("int32", together), lanes)
     return tirx.call_pure_extern(dtype, f"chanas_dot_{lanes}", total, words, tirx.reinterpret(dtype, weights))
+
+
+def _lower_quad(call: Any) -> Any:
+    lanes, first = tvm.DataType(str(call.ty)).lanes, call.args[0]
+    index = tvm.sym.Analyzer().simplify(first.indices[0])
+    place = tirx.BufferLoad(first.source, [getattr(index, "base", index)])  # a buffer's elements may be vectors by now
+    return tirx.call_pure_extern(call.ty, f"chanas_quad_{lanes}", tirx.address_of(place))
 
 
 def _lower_byte(call: Any) -> Any:
@@ -54,7 +67,10 @@ def _lower_byte(call: Any) -> Any:
 
 _dot = Intrinsic("tirx.chanas_dot", {"llvm": _lower_dot}, "int32")
 four = Intrinsic("tirx.chanas_four", {}, "int32")
-"""Four products, as a term of `dot_sum`: four neighbouring numbers of a buffer, and a word of weights for each lane."""
+"""Four products, as a term of `dot_sum`: four neighbouring numbers of a buffer, or a word of them for each lane, and a
+word of weights for each lane."""
+quad = Intrinsic("tirx.chanas_quad", {"llvm": _lower_quad})
+"""A word of an element of a uint8 buffer and the three that lie one, two and three vectors further."""
 dot_sum = te.comm_reducer(lambda total, term: _dot(total, term), lambda dtype: tirx.const(0, dtype), name="dot_sum")
 """A reducer like `te.sum`, of terms that are `four`s."""
 byte = Intrinsic("tirx.chanas_byte", {"llvm": _lower_byte}, "uint8")
@@ -74,8 +90,23 @@ def byte_instructions(target: HardwareTarget) -> str:
     else:
         dot, declared = (_dot_by_instruction if target.has_dots else _dot_by_pairs)(lanes)
         in_bytes = _bytes_of(lanes) if lanes in _NAMES else _bytes_of_longest("avx512f" in features)
+    if target.has_dots:
+        in_bytes += _quads(lanes)
     signature = f"@chanas_dot_{lanes}(<{lanes} x i32> %sum, <{lanes} x i32> %a, <{lanes} x i32> %b)"
     return _function(f"<{lanes} x i32> {signature}", dot) + "".join(f"declare {line}\n" for line in declared) + in_bytes
+
+
+def _quads(lanes: int) -> str:
+    """Four vectors of bytes as words: one load and, on processors with AVX512_VBMI, one instruction."""
+    in_bytes = f"<{4 * lanes} x i8>"
+    places = ", ".join(f"i32 {vector * lanes + lane}" for lane in range(lanes) for vector in range(4))
+    lines = [
+        f"%vectors = load {in_bytes}, ptr %first, align {lanes}",
+        f"%words = shufflevector {in_bytes} %vectors, {in_bytes} poison, <{4 * lanes} x i32> <{places}>",
+        f"%r = bitcast {in_bytes} %words to <{lanes} x float>",
+        f"ret <{lanes} x float> %r",
+    ]
+    return _function(f"<{lanes} x float> @chanas_quad_{lanes}(ptr %first)", lines)
 
 
 def _function(signature: str, lines: Iterable[str]) -> str:

@@ -146,6 +146,12 @@ def _depthwise(point: DepthwisePoint) -> Compute:
     return compute
 
 
+def _depthwise_in_int8(point: DepthwisePoint) -> Compute:
+    operators = _operators()
+    compute: Compute = operators.dotted_depthwise if point.padding is Padding.IN_WORDS else operators.depthwise
+    return compute
+
+
 def _mended(function: Any, workload: Workload, lanes: int) -> Any:
     from chanas.compiler.cpu.mending import mended
 
@@ -220,7 +226,7 @@ _IN_BFLOAT16 = {
 _IN_INT8 = {
     **{op: replace(_BY_OPERATOR[op], takes=_ANY_WINDOW - {"epilogue of many terms"}) for op in ("conv", "blockconv")},
     "pointwise": replace(_BY_OPERATOR["pointwise"], takes=_ANY_STRIDE - {"epilogue of many terms"}),
-    "depthwise": _family("depthwise", _ANY_WINDOW - {"epilogue of many terms"}),
+    "depthwise": _family("depthwise", _ANY_WINDOW - {"epilogue of many terms"}, _depthwise_in_int8),
     "pool": _BY_OPERATOR["pool"],
 }
 FAMILIES = Families(

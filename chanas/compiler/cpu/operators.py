@@ -18,6 +18,8 @@ Stage names start with a prefix, so that the operators of a block can stand in o
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -33,6 +35,7 @@ from chanas.compiler.cpu.arithmetic import (
     round_pair,
     rounded_bits,
 )
+from chanas.compiler.cpu.dots import four, quad
 from chanas.compiler.cpu.intrinsics import repeated, turned
 from chanas.compiler.cpu.maps import (
     Read,
@@ -51,7 +54,7 @@ from chanas.compiler.cpu.tiles import ROW_BYTES
 from chanas.compiler.expressions import epilogue, float32, fused_multiply_add
 from chanas.operators.grouped import abreast
 from chanas.operators.layout import Blocks, Shape, input_shape, num_blocks, output_shape
-from chanas.operators.precision import BFLOAT16
+from chanas.operators.precision import BFLOAT16, INT8
 from chanas.operators.workload import (
     Axis,
     Workload,
@@ -261,6 +264,41 @@ def widened_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, param
     shape = (num_blocks(workload.out_channels, lanes), rows.output, columns.output, lanes)
     acc = te.compute(shape, total, name=f"{prefix}acc")
     return window_output(workload, lanes, prefix, acc, parameters, extras)
+
+
+def dotted_depthwise(workload: Workload, lanes: int, prefix: str, x: Any, parameters: Tensors, extras: Tensors) -> Any:
+    """A depthwise convolution in int8 as dot products: the taps of a kernel's row four by four, the last ones with
+    zero. What the zero of the input adds to a channel's sums is taken away from them."""
+    weights, zero = parameters[0], _zero(workload, x, parameters)
+    rows, columns = workload.axes
+    per_word, blocks = INT8.per_word, num_blocks(workload.out_channels, lanes)
+    in_row = -(-columns.kernel // per_word)
+    width = columns.read_by(columns.output) + in_row * per_word - columns.kernel
+    pad = padded(workload, lanes, prefix, x, rows.read_by(rows.output), width, zero=zero)
+
+    def word(b: Any, t: Any, v: Any) -> Any:
+        first, numbers = t % in_row * per_word, []
+        for i in range(per_word):
+            is_there, tap = first + i < columns.kernel, tirx.min(first + i, columns.kernel - 1)
+            weight = weights[b, t // in_row * columns.kernel + tap, v].astype("int32")
+            number = tirx.if_then_else(is_there, weight, tirx.const(0, "int32"))
+            numbers.append(tirx.shift_left(number & tirx.const(255, "int32"), tirx.const(8 * i, "int32")))
+        return tirx.reinterpret("float32", functools.reduce(operator.or_, numbers))
+
+    words = te.compute((blocks, rows.kernel * in_row, lanes), word, name=f"{prefix}words")
+    zeros = tirx.reinterpret("float32", zero.astype("uint32") * tirx.const(0x01010101, "uint32"))
+    t = te.reduce_axis((0, rows.kernel * in_row), name="t")
+    own = arithmetic_of(INT8)
+    less = te.compute((blocks, lanes), lambda b, v: own.sum(four(zeros, words[b, t, v]), axis=t), name=f"{prefix}less")
+    rh, rw = te.reduce_axis((0, rows.kernel), name="rh"), te.reduce_axis((0, in_row), name="rw")
+
+    def total(b: Any, h: Any, w: Any, v: Any) -> Any:
+        row, column = _tap(rows, h, rh), w * columns.stride + rw * per_word
+        taken = quad(*(pad[b, row, column + i, v] for i in range(per_word)))
+        return own.sum(four(taken, words[b, rh * in_row + rw, v]), axis=[rh, rw])
+
+    acc = te.compute((blocks, rows.output, columns.output, lanes), total, name=f"{prefix}acc")
+    return window_output(workload, lanes, prefix, lambda b, h, w, v: acc[b, h, w, v] - less[b, v], parameters, extras)
 
 
 def _sums_of_paired_taps(workload: Workload, lanes: int, prefix: str, x: Any, weights: Any) -> Any:

@@ -29,11 +29,13 @@ class ReductionOrder(IntEnum):
 
 class Padding(IntEnum):
     """Time of padding: all of the input at first, the rows of a band with the band, or each value as it is loaded (a
-    1×1 convolution has nothing to pad)."""
+    1×1 convolution has nothing to pad). Of a depthwise convolution a band is a channel block; in int8 it may stay in
+    bytes, of which neighbours are words as they are loaded."""
 
     AT_FIRST = 0
     BY_BAND = 1
     IN_LOADS = 2
+    IN_WORDS = 3
 
 
 class Bands(NamedTuple):
@@ -90,6 +92,11 @@ class DepthwisePoint:
     num_fused: int = choice("fuse", 1)
     writes_rows_out: bool = choice("unroll")
     padding: Padding = choice("pad_at")
+
+    @property
+    def pads_blocks(self) -> bool:
+        """True if the map of a channel block is padded before it is read."""
+        return self.padding in (Padding.BY_BAND, Padding.IN_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,7 @@ _PADDING = {
     Padding.AT_FIRST: "padded at first",
     Padding.BY_BAND: "padded by bands of rows",
     Padding.IN_LOADS: "padded as values are loaded",
+    Padding.IN_WORDS: "padded in bytes, four of which are loaded as a word",
 }
 
 

@@ -225,7 +225,7 @@ def _window(sch: Any, point: DepthwisePoint | ConvPoint, prefix: str) -> tuple[l
 
 def _place_padding(sch: Any, pad: Any, padding: Padding, band: Any, parallel: bool) -> None:
     """Vectors of padded input, by bands or at first, in parallel then."""
-    if padding is Padding.BY_BAND:
+    if padding in (Padding.BY_BAND, Padding.IN_WORDS):
         sch.compute_at(pad, band, preserve_unit_loops=True)
     loops = sch.get_loops(pad)
     sch.vectorize(loops[-1])
@@ -246,9 +246,23 @@ def depthwise(sch: Any, workload: Workload, point: DepthwisePoint, prefix: str, 
         sch.unroll(rh)
     if point.padding is not Padding.IN_LOADS:
         _place_padding(sch, pad, point.padding, outer[0], parallel)
+    if point.padding is Padding.IN_WORDS:
+        _place_words(sch, prefix, outer[0])
     if parallel:  # a channel block's padding serves all its rows
-        parallelise(sch, 1 if point.padding is Padding.BY_BAND else point.num_fused, outer)
+        parallelise(sch, 1 if point.pads_blocks else point.num_fused, outer)
     zero_first(sch, acc, rh, 3)
+
+
+def _place_words(sch: Any, prefix: str, blocks: Any) -> None:
+    """Words of a channel block's weights, and what its sums have too much."""
+    words, less = (sch.get_sblock(f"{prefix}{name}") for name in ("words", "less"))
+    sch.compute_at(less, blocks, preserve_unit_loops=True)
+    lane, taps = sch.get_loops(less)[-2:]
+    sch.reorder(taps, lane)
+    sch.vectorize(lane)
+    zero_first(sch, less, taps, 0)
+    sch.compute_at(words, blocks, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(words)[-1])
 
 
 def conv(sch: Any, workload: Workload, point: ConvPoint | MatrixConvPoint, prefix: str, parallel: bool) -> None:

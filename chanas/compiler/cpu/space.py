@@ -304,13 +304,15 @@ def _half_block_pointwise(workload: Workload, target: HardwareTarget) -> Schedul
 def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[DepthwisePoint]:
     """Tiles of one or two rows; the padding is part of the input's loads, or comes first where the input is spread. In
     bfloat16 that is dot products of pairs, in square windows with a tap in the middle; or the map of a channel block is
-    padded, in float32, and so are the sums."""
+    padded, in float32, and so are the sums. In int8 it may be padded in bytes, for dot products of four taps."""
     limit, (rows, columns) = max_accumulators(target), workload.axes
     paddings: tuple[Padding, ...] = (Padding.AT_FIRST,) if spreads_input(workload) else (Padding.IN_LOADS,)
     if workload.input_precision is not FLOAT32:
         has_middle = rows == columns and rows.dilation == 1 and rows.before == rows.kernel // 2
         in_pairs = workload.input_precision is not BFLOAT16 or has_middle
         paddings = (*(paddings if in_pairs else ()), Padding.BY_BAND)
+    if workload.is_quantised and target.has_dots and columns.dilation == 1:
+        paddings = (*paddings, Padding.IN_WORDS)
     coordinates = (
         Coordinate.split("h", rows.output, innermost_max=_MAX_TILE_ROWS),
         _columns(columns.output, limit),
@@ -326,7 +328,7 @@ def depthwise(workload: Workload, target: HardwareTarget) -> ScheduleSpace[Depth
 
     def legal(p: DepthwisePoint) -> bool:
         accumulators = p.h.inner * p.w.inner
-        if not smallest <= accumulators <= largest or (p.padding is Padding.BY_BAND and p.num_fused > 1):
+        if not smallest <= accumulators <= largest or (p.pads_blocks and p.num_fused > 1):
             return False
         return not p.writes_rows_out or accumulators * workload.kernel_area <= _MAX_WRITTEN_OUT_DEPTHWISE
 

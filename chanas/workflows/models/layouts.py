@@ -85,6 +85,7 @@ class LayoutSearch:
     own       the device's own form, in float32
     singles   the network with all operators that can have one form
     joint     the network with the best form of each
+    operators measured seconds of tuned operators in each form, by the numbers of their values in the own one
     choices   the same for people, with what was chosen
     copies    changes of form of the joint choice, by their keys, with their seconds
     left_out  forms and changes of form that have no part in the choice, and why
@@ -95,6 +96,7 @@ class LayoutSearch:
     singles: Mapping[Form, LaidOut]
     joint: LaidOut
     proof: ExactChoice
+    operators: Seconds
     choices: Sequence[OperatorChoice]
     copies: Sequence[tuple[str, float]]
     left_out: Mapping[str, str]
@@ -259,6 +261,7 @@ class _Search:
         kept = [n for n, form in free.items() if form != best[n] and form in losses.get(n, {})]
         own, used = self.program.form, {form for found in seconds.values() for form in found}
         single_forms = {form: graph.single(form) for form in (own, *others) if form in used | {own}}
+        operators = {number: seconds[number] for number in tuned}
         choices = [
             OperatorChoice(
                 tuned[number].choices[0].key,
@@ -267,14 +270,14 @@ class _Search:
                 losses.get(number, {}).get(Form.of(self.device)),
                 number in kept,
             )
-            for number, own_s in seconds.items()
-            if number in tuned
+            for number, own_s in operators.items()
         ]
         found = LayoutSearch(
             own=own,
             singles={form: self._laid_out(graph, forms) for form, forms in single_forms.items()},
             joint=self._measured(graph, best),
             proof=proof,
+            operators=operators,
             choices=choices,
             copies=[(change.key, change_s) for change, change_s in graph.copies(best)],
             left_out=self.left_out,

@@ -99,7 +99,7 @@ def test_records_of_a_layout_are_used_again(tuned: TunedModel, place: Path, load
     assert again.tuned.num_new_trials == 0
     assert again.layouts is not None
     assert tuned.layouts is not None
-    assert again.layouts.choices == tuned.layouts.choices
+    assert again.layouts.operators == tuned.layouts.operators
 
 
 def test_a_network_in_mixed_layouts_is_right_and_says_which_they_are(in_the_other: TunedModel, tmp_path: Path) -> None:
