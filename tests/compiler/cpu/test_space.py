@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -278,6 +279,19 @@ def test_depthwise_never_stores_its_padding_so_that_any_of_its_outer_loops_can_b
     options = {c.name: c.options for c in space.coordinates}
     assert options["pad_at"] == ((2,),)
     assert options.get("fuse", ((1,),)) == (((1,), (2,)) if target.num_threads > 1 else ((1,),))
+
+
+@pytest.mark.parametrize(
+    ("has_dots", "dilation", "has_words"),
+    [(True, (1, 1), True), (True, (2, 1), True), (True, (1, 2), False), (False, (1, 1), False)],
+)
+def test_depthwise_in_int8_reads_words_of_four_neighbours_where_they_are_multiplied_at_once(
+    has_dots: bool, dilation: tuple[int, int], has_words: bool
+) -> None:
+    target = dataclasses.replace(device(), dtype="int8", has_dots=has_dots)
+    workload = Workload("depthwise", 14, 32, 32, 3, 1, dilation=dilation, dtype="int8")
+    space = schedule_space(workload, target)
+    assert (Padding.IN_WORDS in {space.decode(point).padding for point in space.points}) == has_words
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 11, 13, 17, 19, 23, 29, 31])
