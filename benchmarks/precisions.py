@@ -15,7 +15,7 @@ import argparse
 import dataclasses
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ OPERATORS = (
     Workload("blockconv", 7, 512, 512, 3, epilogue="relu"),
     Workload("depthwise", 14, 672, 672, 3, epilogue="hswish"),
     Workload("depthwise", 28, 240, 240, 5, epilogue="relu"),
+    Workload("depthwise", 56, 144, 144, 3, 2, "relu6"),
+    Workload("depthwise", 112, 32, 32, 3, epilogue="relu6"),
     Workload("conv", 224, 3, 16, 3, 2, "hswish"),
     Workload("conv", 224, 3, 64, 7, 2, "relu"),
 )
@@ -63,20 +65,23 @@ def ways() -> dict[str, HardwareTarget]:
     return found | {name + DOTS: dataclasses.replace(t, has_matrices=False) for name, t in matrices.items()}
 
 
-def compare(workload: Workload, targets: dict[str, HardwareTarget], effort: Effort, run: Path) -> dict[str, Any]:
-    """A row: seconds of the best points of an operator in each way that it has schedules in."""
+def compare(
+    workloads: Sequence[Workload], targets: Mapping[str, HardwareTarget], effort: Effort, run: Path
+) -> list[dict[str, Any]]:
+    """A row for each operator: seconds of its best points in each way that it has schedules in."""
     points: dict[str, dict[Workload, list[Point]]] = {}
-    seconds: dict[str, float] = {}
     for name, target in targets.items():
-        typed = dataclasses.replace(workload, dtype=target.dtype)
-        if has_schedules(typed, target):
-            records = measure_points([typed], target, WARM, effort, run / f"{name.replace(' ', '-')}.sqlite")
-            points[name] = {typed: best_points(records[typed])}
+        typed = [dataclasses.replace(workload, dtype=target.dtype) for workload in workloads]
+        able = [workload for workload in typed if has_schedules(workload, target)]
+        records = measure_points(able, target, WARM, effort, run / f"{name.replace(' ', '-')}.sqlite")
+        points[name] = {workload: best_points(found) for workload, found in records.items()}
+    rows: dict[Workload, dict[str, float]] = {workload: {} for workload in workloads}
     for _ in range(NUM_ROUNDS):
         for name, best in points.items():
-            for found in time_best(targets[name], best, WARM).values():
-                seconds[name] = min(found, seconds.get(name, found))
-    return {"key": workload.key, "num_flops": workload.num_flops, "seconds": seconds}
+            for typed_one, found_s in time_best(targets[name], best, WARM).items():
+                seconds = rows[dataclasses.replace(typed_one, dtype="float32")]
+                seconds[name] = min(found_s, seconds.get(name, found_s))
+    return [{"key": w.key, "num_flops": w.num_flops, "seconds": seconds} for w, seconds in rows.items()]
 
 
 def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, Figure]:
@@ -98,15 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     trials, targets = options.trials or (2 if options.quick else NUM_TRIALS), ways()
     effort = Effort(trials=trials, tuner="random", early_stopping="no", seed=options.seed)
-    rows = []
-    print(f"{'us':48s} {' '.join(f'{name:>13s}' for name in targets)}")
     with tempfile.TemporaryDirectory(prefix="chanas-bench-") as scratch:
         run = Path(scratch) if options.quick else options.run
-        for workload in OPERATORS[:1] if options.quick else OPERATORS:
-            row = compare(workload, targets, effort, run)
-            rows.append(row)
-            found = [row["seconds"].get(name) for name in targets]
-            print(f"{row['key']:48s} {' '.join('-'.rjust(13) if s is None else f'{1e6 * s:13.1f}' for s in found)}")
+        rows = compare(OPERATORS[:1] if options.quick else OPERATORS, targets, effort, run)
+    print(f"{'us':48s} {' '.join(f'{name:>13s}' for name in targets)}")
+    for row in rows:
+        found = [row["seconds"].get(name) for name in targets]
+        print(f"{row['key']:48s} {' '.join('-'.rjust(13) if s is None else f'{1e6 * s:13.1f}' for s in found)}")
     finish("precisions", figures_of(rows), options.quick, {"trials": trials, "seed": options.seed, "rows": rows})
 
 
