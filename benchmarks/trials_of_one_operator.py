@@ -25,7 +25,7 @@ from typing import Any
 
 from common import Figure, finish, geometric_mean
 
-from chanas.core.effort import Effort
+from chanas.core.effort import NetworkEffort
 from chanas.core.usage import HERE, Place, Usage
 from chanas.errors import ChanasError
 from chanas.files.run import RunDirectory
@@ -43,7 +43,7 @@ def tune(key: str, num_trials: int, tuner: str, seed: int, run: Path, usage: Usa
     run.mkdir(parents=True, exist_ok=True)
     knobs = run / "knobs.yaml"
     knobs.write_text(KNOBS, encoding="utf-8")
-    effort = Effort(trials=num_trials, tuner=tuner, early_stopping="no", seed=seed, knobs=str(knobs))
+    effort = NetworkEffort(trials=num_trials, tuner=tuner, early_stopping="no", seed=seed, knobs=str(knobs))
     start_s = time.monotonic()
     found = tune_operator(key, usage, effort=effort, run=RunDirectory(run))
     return {

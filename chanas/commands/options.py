@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -138,6 +138,18 @@ def is_given(context: typer.Context, name: str) -> bool:
     """True if an option is on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
+
+
+def refuse_others(context: typer.Context, taken: Collection[str], why: str) -> None:
+    """Refuse options on the command line that are not among those taken.
+
+    Raises:
+        ConfigError: there is one; names the first.
+    """
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name not in taken and is_given(context, name):
+            raise ConfigError(f"{parameter.opts[0]} {why}")
 
 
 def settings_text(effort: Effort) -> str:

@@ -36,6 +36,7 @@ from chanas.commands.options import (
     TuneShare,
     WarmStart,
     effort_of,
+    refuse_others,
     usage_of,
     with_pictures,
 )
@@ -52,6 +53,15 @@ if TYPE_CHECKING:
     from chanas.workflows.models.chain import BuiltModel
     from chanas.workflows.models.operators import OperatorRow
     from chanas.workflows.models.saving import SavedModel
+
+# Options of `tune` that go with --operator, and those that go with --simulate as well.
+_OF_SIMULATIONS = frozenset(
+    [
+        *("operator", "simulate", "target", "threads", "trials", "tuner", "pretrained", "warm_start", "early_stopping"),
+        *("knobs", "effort_name", "config", "show_config", "seed", "as_json"),
+    ]
+)
+_OF_OPERATORS = _OF_SIMULATIONS | {"run", "minutes", "schedule", "no_tuning", "rpc", "key", "devices"}
 
 
 def prescheduler(
@@ -221,10 +231,17 @@ def tune(
             raise ConfigError("--layouts goes with a network; an operator alone has no neighbours")
         if dtype != "f32":
             raise ConfigError("--dtype goes with a network; the key of an operator names its own")
+        refuse_others(context, _OF_OPERATORS, "goes with a network, not with --operator KEY")
+        if schedule is not None and simulate is not None:
+            raise ConfigError("expected --schedule or --simulate, got both")
+        if simulate is not None:
+            refuse_others(context, _OF_SIMULATIONS, "does not go with --simulate RUN, which measures nothing")
         usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
-        _tune_operator(operator, usage, effort, run, schedule, simulate, as_json)
+        _tune_operator(operator, usage, effort, run, schedule, simulate, no_tuning, as_json)
         return
     if model is None:
+        if show_config:
+            effort_of(context, NetworkEffort)
         raise ConfigError("expected a network, such as model.onnx, or --operator KEY")
     if schedule is not None or simulate is not None:
         raise ConfigError("--schedule and --simulate go with --operator KEY")
@@ -318,18 +335,27 @@ def quantize(
 
 
 def _tune_operator(
-    key: str, usage: Usage, effort: NetworkEffort, run: Path, schedule: str | None, simulate: Path | None, as_json: bool
+    key: str,
+    usage: Usage,
+    effort: NetworkEffort,
+    run: Path,
+    schedule: str | None,
+    simulate: Path | None,
+    no_tuning: bool,
+    as_json: bool,
 ) -> None:
-    from chanas.workflows.models.one_operator import parse_schedule, simulate_operator, tune_operator
+    from chanas.workflows.models.one_operator import known_operator, parse_schedule, simulate_operator, tune_operator
 
     if effort.trials is not None and effort.trials < 1:
         raise ConfigError(f"expected at least 1 trial of an operator, got {effort.trials}")
     if schedule is not None and effort.warm_start not in (None, NOTHING):
         raise ConfigError("expected --schedule or --warm-start, got both")
+    if no_tuning and schedule is not None:
+        raise ConfigError("expected --schedule or --no-tuning, got both")
     if simulate is not None:
-        if schedule is not None:
-            raise ConfigError("expected --schedule or --simulate, got both")
         found = simulate_operator(key, usage, effort=effort, run=RunDirectory(simulate))
+    elif no_tuning:
+        found = known_operator(key, usage, effort=effort, run=RunDirectory(run))
     else:
         point = None if schedule is None else parse_schedule(schedule)
         found = tune_operator(key, usage, effort=effort, run=RunDirectory(run), schedule=point)

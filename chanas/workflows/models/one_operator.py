@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chanas.core.effort import Effort
+from chanas.core.effort import Effort, NetworkEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.units import format_latency
 from chanas.core.usage import DTYPES, HERE, SHORT_DTYPES, Usage
@@ -106,7 +108,7 @@ def tune_operator(
     key: str,
     usage: Usage = HERE,
     *,
-    effort: Effort,
+    effort: NetworkEffort,
     run: RunDirectory,
     schedule: Sequence[int] | None = None,
     progress: bool = True,
@@ -133,6 +135,7 @@ def tune_operator(
 
     workload = workload_of_key(key)
     check_effort(effort)
+    deadline_s = math.inf if effort.minutes is None else time.monotonic() + 60.0 * effort.minutes
     around = Surroundings(_NETWORK_BYTES, _NETWORK_OPERATORS)
     if workload.dtype in DTYPES.values() and usage.device != "cuda":
         usage = dataclasses.replace(usage, dtype=SHORT_DTYPES[workload.dtype])
@@ -154,7 +157,8 @@ def tune_operator(
                 known = {record.point for record in store.load(key)}
                 effort = dataclasses.replace(effort, trials=len(known) + (tuple(schedule) not in known) or 1)
             session.require_families([workload], effort)
-            session.jobs(effort, suggested=suggested, warm_start=warm_start).run([workload], progress)
+            jobs = session.jobs(effort, suggested=suggested, warm_start=warm_start, deadline_s=deadline_s)
+            jobs.run([workload], progress)
             records = [r for r in store.load(key) if space.means(r.point)]
         if schedule is not None:
             records = [r for r in records if r.point == tuple(schedule)]
@@ -192,26 +196,57 @@ def simulate_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: Run
 
     Raises:
         ScheduleError: there is no such operator.
-        ConfigError: the run has no records of it, there is no such tuner, or the file of knobs is wrong.
+        ConfigError: the run has no records of it in the space, there is no such tuner, or the file of knobs is wrong.
         StageOrderError: the records to begin with are not there, or have none of the operator.
         CheckpointError: the records are damaged.
     """
+    from chanas.prescheduler.tuning.replay import replay
+
+    space, target, known = _kept(key, usage, effort, run)
+    warm_start, begun_with = _named_warm_start(effort, run, space, target)
+    served = replay(space, known, target, effort, warm_start=warm_start)
+    return OperatorTuning(space.workload, target, effort.tuner, tuple(served), is_simulated=True, warm_start=begun_with)
+
+
+def known_operator(key: str, usage: Usage = HERE, *, effort: Effort, run: RunDirectory) -> OperatorTuning:
+    """The tuning of one operator as a run has kept it; nothing is measured or written.
+
+    Raises:
+        ScheduleError: there is no such operator.
+        ConfigError: the run has no record of it that works, or the file of knobs is wrong.
+        CheckpointError: the records are damaged.
+    """
+    space, target, known = _kept(key, usage, effort, run)
+    if not any(record.is_valid for record in known):
+        raise ConfigError(f"no schedule of {key} among the records of {run.root} works; leave out --no-tuning")
+    return OperatorTuning(space.workload, target, effort.tuner, tuple(known))
+
+
+def _kept(
+    key: str, usage: Usage, effort: Effort, run: RunDirectory
+) -> tuple[ScheduleSpace[Any], HardwareTarget, list[TuningRecord]]:
+    """The space of an operator as an effort has it, on a target, and what a run has tried of it."""
     from chanas.compiler.knobs import changed_spaces, extended
     from chanas.prescheduler.records.sources import open_records
-    from chanas.prescheduler.tuning.replay import replay
     from chanas.workflows.models.spaces import described_target
 
     workload = workload_of_key(key)
     target = described_target(usage.device, usage.threads, workload)
-    if not run.records.is_file():
-        raise ConfigError(f"there are no records in {run.root} to simulate with; tune {key} there first")
-    with open_records(run.records) as file:
-        known = file.tried(target, key)
+    known: list[TuningRecord] = []
+    if run.records.is_file():
+        with open_records(run.records) as file:
+            known = file.tried(target, key)
+    if not known:
+        raise ConfigError(f"there are no records of {key} in {run.root}; tune it there first")
     (space,) = changed_spaces([workload], target, None if effort.knobs is None else Path(effort.knobs))
-    known = [dataclasses.replace(record, point=extended(record.point, space)) for record in known]
-    warm_start, begun_with = _named_warm_start(effort, run, space, target)
-    served = replay(space, known, target, effort, warm_start=warm_start)
-    return OperatorTuning(workload, target, effort.tuner, tuple(served), is_simulated=True, warm_start=begun_with)
+    tried = [dataclasses.replace(record, point=extended(record.point, space)) for record in known]
+    found = [record for record in tried if space.contains(record.point)]
+    if not found:
+        raise ConfigError(
+            f"none of the {len(known)} records of {key} in {run.root} is of a schedule in its space; give the file of "
+            "--knobs that it was tuned with"
+        )
+    return space, target, found
 
 
 def parse_schedule(text: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from chanas.compiler.backends import schedule_space
 from chanas.compiler.space import Point
-from chanas.core.effort import Effort
+from chanas.core.effort import NetworkEffort
 from chanas.core.target import HardwareTarget
 from chanas.core.usage import Usage
 from chanas.devices.host import load_target
@@ -23,6 +24,7 @@ from chanas.prescheduler.records.store import RecordStore
 from chanas.testing.spaces import smooth
 from chanas.workflows.models.one_operator import (
     OperatorTuning,
+    known_operator,
     parse_schedule,
     simulate_operator,
     tune_operator,
@@ -30,7 +32,7 @@ from chanas.workflows.models.one_operator import (
 
 KEY = "pool-4px-32x32-k1s1-none-float32"
 POINTWISE = "pointwise-12px-96x192-k1s1-relu-float32"
-EFFORT = Effort(trials=4, tuner="random", early_stopping="no", warm_start="no")
+EFFORT = NetworkEffort(trials=4, tuner="random", early_stopping="no", warm_start="no")
 
 
 @pytest.fixture(scope="module")
@@ -155,16 +157,44 @@ def test_a_simulation_has_the_knobs_of_the_file(tmp_path: Path) -> None:
     assert sorted(record.point[-1] for record in whole.records) == [0] * 6 + [64] * 6
 
 
+def test_records_of_further_knobs_alone_are_named_as_such(tmp_path: Path) -> None:
+    run, knobs = RunDirectory(tmp_path), tmp_path / "knobs.yaml"
+    knobs.write_text("pool: {auto_unroll: [64]}\n")
+    effort = dataclasses.replace(EFFORT, knobs=str(knobs))
+    tune_operator(KEY, effort=effort, run=run, progress=False)
+    assert len(known_operator(KEY, effort=effort, run=run).records) == 4
+    with pytest.raises(ConfigError, match=r"^none of the 4 records of .* in its space; give the file of --knobs"):
+        simulate_operator(KEY, effort=EFFORT, run=run)
+
+
+def test_what_is_known_is_told_without_a_trial(tuned: tuple[RunDirectory, OperatorTuning]) -> None:
+    run, found = tuned
+    told = known_operator(KEY, effort=EFFORT, run=run)
+    assert [record.point for record in told.records] == [record.point for record in found.records]
+    assert told.best == found.best
+
+
+def test_minutes_end_the_tuning_of_an_operator(tmp_path: Path) -> None:
+    effort = NetworkEffort(minutes=0.05, tuner="random", early_stopping="no", warm_start="no")
+    begun_s = time.monotonic()
+    found = tune_operator(
+        "blockconv-28px-80x112-k3s1-relu-float32", effort=effort, run=RunDirectory(tmp_path), progress=False
+    )
+    assert 1 <= len(found.records) < 650
+    assert time.monotonic() - begun_s < 60.0
+
+
 def test_what_cannot_be_is_refused(tuned: tuple[RunDirectory, OperatorTuning], tmp_path: Path) -> None:
     run, _ = tuned
     with pytest.raises(ScheduleError, match="expected the key of a workload, got 'pool'"):
         tune_operator("pool", effort=EFFORT, run=run)
     with pytest.raises(ScheduleError, match="expected a point of 4 integers"):
         tune_operator(KEY, effort=EFFORT, run=run, schedule=[1, 2], progress=False)
-    with pytest.raises(ConfigError, match=f"^there are no records in {tmp_path} to simulate with; tune {KEY} there"):
-        simulate_operator(KEY, effort=EFFORT, run=RunDirectory(tmp_path))
-    with pytest.raises(ConfigError, match=r"^there are no records of .* to simulate with"):
-        simulate_operator(KEY, Usage(threads=2), effort=EFFORT, run=run)
+    for ask in (simulate_operator, known_operator):
+        with pytest.raises(ConfigError, match=f"^there are no records of {KEY} in {tmp_path}; tune it there first"):
+            ask(KEY, effort=EFFORT, run=RunDirectory(tmp_path))
+        with pytest.raises(ConfigError, match=r"^there are no records of .*; tune it there first"):
+            ask(KEY, Usage(threads=2), effort=EFFORT, run=run)
 
 
 @pytest.mark.parametrize("text", ["", "4", "[1.5]", "[true]", "x", '{"a": 1}'])
