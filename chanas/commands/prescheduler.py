@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from chanas.workflows.models.operators import OperatorRow
     from chanas.workflows.models.saving import SavedModel
 
-# Options of `tune` that go with --operator, and those that go with --simulate as well.
+# Options of `tune` that go with --simulate, and with any --operator; those of `prescheduler` with --compile-only.
 _OF_SIMULATIONS = frozenset(
     [
         *("operator", "simulate", "target", "threads", "trials", "tuner", "pretrained", "warm_start", "early_stopping"),
@@ -62,6 +62,12 @@ _OF_SIMULATIONS = frozenset(
     ]
 )
 _OF_OPERATORS = _OF_SIMULATIONS | {"run", "minutes", "schedule", "no_tuning", "rpc", "key", "devices"}
+_OF_COMPILING = frozenset(
+    [
+        *("run", "target", "dtype", "batch", "space", "num_classes", "trials", "sub_spaces", "seed"),
+        *("compile_only", "arch", "limit"),
+    ]
+)
 
 
 def prescheduler(
@@ -103,12 +109,7 @@ def prescheduler(
     if compile_only:
         from chanas.workflows.stages.compile_only import Points
 
-        if any(given is not None for given in (rpc, key, devices, warm_start)):
-            raise ConfigError(
-                "--rpc, --key, --devices and --warm-start time on devices; leave them out with --compile-only"
-            )
-        if dry_run:
-            raise ConfigError("--dry-run goes with what is timed; --compile-only times nothing")
+        refuse_others(context, _OF_COMPILING, "goes with what is tuned and timed, not with --compile-only")
         points = Points(trials, limit, sub_spaces or ())
         target_commands.compile_kernels(
             RunDirectory(run), Usage(target, 1, dtype, batch), arch, space, num_classes, points, seed
