@@ -304,7 +304,8 @@ class LoadedModel:
         """The inputs that a network in int8 is calibrated with; none in another dtype.
 
         Raises:
-            ConfigError: there is a folder of pictures and no int8, or the other way round; or as `read_pictures`.
+            ConfigError: there is a folder of pictures, or a largest error, and no int8; or int8 and no folder; or as
+                `read_pictures`.
         """
         from chanas.workflows.models.calibration import read_pictures
 
@@ -312,6 +313,8 @@ class LoadedModel:
             raise ConfigError(
                 "--dtype int8 and --calibration FOLDER go together: pictures say what its numbers stand for"
             )
+        if target.dtype != "int8" and effort.max_error != DEFAULT_EFFORT.max_error:
+            raise ConfigError("--max-error bounds what int8 loses; leave it out, or ask for --dtype int8")
         if target.dtype == "int8" and not is_here:
             raise TargetError("networks are calibrated on this machine; leave out --rpc with --dtype int8")
         if given is not None or effort.calibration is None:
