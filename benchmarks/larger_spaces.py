@@ -41,7 +41,7 @@ from chanas.prescheduler.records.store import TuningRecord
 GOAL = 1.015
 NUM_OWN = 2000
 """Points of an own space, at most; all of these operators' are fewer."""
-NUM_FINALISTS, NUM_ROUNDS = 3, 3
+NUM_FINALISTS, NUM_ROUNDS = 3, 8
 LARGER = {"all": {"rules": False, "auto_unroll": [0, 8, 16, 32, 64, 128, 256, 512], "unroll_explicit": [0, 1]}}
 OPERATORS = (
     Workload("pointwise", 28, 40, 240, epilogue="relu"),
