@@ -351,14 +351,15 @@ class _Search:
         )
 
     def _seconds(self) -> Seconds:
-        """Measured seconds of each operator in each form. One whose seconds in the own form are a guess stays there:
-        nothing is known to be faster. What keeps any form that it reads takes as long in each."""
+        """Measured seconds of each operator in each form, and a guess in the own one where there was no time to measure
+        it: the network that is chosen so is timed as a whole. What keeps any form that it reads takes as long in each.
+        """
         own = self.program.form
         found: dict[int, dict[Form, float]] = {}
         for number, keys in self.keys.items():
             chosen = {form: self.chosen[key] for form, key in keys.items()}
             measured = {form: c.seconds for form, c in chosen.items() if not c.taken_from}
-            found[number] = measured if own in measured else {own: chosen[own].seconds}
+            found[number] = {own: chosen[own].seconds, **measured}
         forms = {form for its in found.values() for form in its if form.dtype != INT8.dtype}
         return found | {number: dict.fromkeys(sorted(forms), 0.0) for number in self.program.keeping_form()}
 
