@@ -27,6 +27,7 @@ from chanas.core.usage import Usage
 from chanas.devices.host import load_target
 from chanas.errors import TargetError
 from chanas.models.proof import proving
+from chanas.prescheduler import program
 from chanas.prescheduler.layouts import LayoutGraph
 from chanas.workflows.models.chain import LoadedModel, Model, TunedModel
 from chanas.workflows.models.layouts import forms_of
@@ -91,6 +92,25 @@ def test_the_joint_choice_takes_no_more_measured_time_than_any_single_layout(tun
     said = "\n".join(search.lines(search.joint.program))
     assert "optimal: no choice takes less than" in said
     assert f"{OTHER}: " in said
+
+
+def test_operators_of_which_the_own_layout_is_a_guess_may_have_another_that_was_measured(
+    place: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune_program = program.tune_program
+
+    def without_time(*given: Any, **named: Any) -> program.TunedOperators:
+        found = tune_program(*given, **named)
+        if named.get("keep_best") is None:  # not in the own layout
+            return found
+        guessed = {k: dataclasses.replace(c, seconds=1.0, taken_from="elsewhere") for k, c in found.choices.items()}
+        return dataclasses.replace(found, choices=guessed)
+
+    monkeypatch.setattr(program, "tune_program", without_time)
+    search = loaded.tune(effort=EFFORT, run=place / "run", progress=False).layouts
+    assert search is not None
+    assert all(choice.chosen == str(OTHER) for choice in search.choices if str(OTHER) in choice.seconds)
+    assert any(choice.chosen == str(OTHER) for choice in search.choices)
 
 
 def test_records_of_a_layout_are_used_again(tuned: TunedModel, place: Path, loaded: LoadedModel) -> None:
