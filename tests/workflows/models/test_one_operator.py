@@ -175,7 +175,7 @@ def test_what_is_known_is_told_without_a_trial(tuned: tuple[RunDirectory, Operat
 
 
 def test_minutes_end_the_tuning_of_an_operator(tmp_path: Path) -> None:
-    effort = NetworkEffort(minutes=0.05, tuner="random", early_stopping="no", warm_start="no")
+    effort = NetworkEffort(minutes=0.2, tuner="random", early_stopping="no", warm_start="no")
     begun_s = time.monotonic()
     found = tune_operator(
         "blockconv-28px-80x112-k3s1-relu-float32", effort=effort, run=RunDirectory(tmp_path), progress=False
