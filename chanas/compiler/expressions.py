@@ -70,6 +70,12 @@ fused_multiply_add = Intrinsic("tirx.chanas_fused", {"llvm": _lower_fused})
 """a · b + c of float32, rounded once."""
 
 
+def address_of_first(loaded: Any) -> Any:
+    """A pointer to the first element of what is loaded of a buffer, whose elements may be vectors in the last pass."""
+    index = tvm.sym.Analyzer().simplify(loaded.indices[0])
+    return tirx.address_of(tirx.BufferLoad(loaded.source, [getattr(index, "base", index)]))
+
+
 def float32(value: float) -> Any:
     """A constant of a program."""
     return tirx.const(value, "float32")

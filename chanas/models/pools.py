@@ -13,11 +13,11 @@ from typing import Any
 
 from tvm import relax, s_tir, te, tirx
 
-from chanas.compiler.cpu.arithmetic import narrow, widen
+from chanas.compiler.cpu.arithmetic import arithmetic_of, narrow, widen
 from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
 from chanas.models import elementwise
 from chanas.models.graph import Node
-from chanas.operators.precision import BFLOAT16
+from chanas.operators.precision import BFLOAT16, FLOAT32
 
 # Most outputs that are written out side by side; neighbours have most of what they are made of in common.
 _MAX_TILE = 8
@@ -53,7 +53,8 @@ def _pooled(node: Node, x: Any, height: int, width: int) -> Any:
     # The largest number of a window is also that of the same with rows and columns of its own again for those outside.
     is_clamped = is_max and _reaches(rows, sh, kh, top, height) and _reaches(columns, sw, kw, left, width)
     nothing = tirx.const(-math.inf if is_max else 0.0, "float32")
-    load, store = (widen, narrow) if x.dtype == BFLOAT16.storage else (_same, _same)
+    own = arithmetic_of(FLOAT32)
+    load, store = (widen, narrow) if x.dtype == BFLOAT16.storage else (own.load, own.store)
 
     def number(b: Any, h: Any, w: Any, v: Any) -> Any:
         if is_clamped:
@@ -72,10 +73,6 @@ def _pooled(node: Node, x: Any, height: int, width: int) -> Any:
         return store(found) if is_max else found * _share(node, h, w, height, width)
 
     return te.compute((x.shape[0], rows, columns, x.shape[2]), value, name="pooled")
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _together(both: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:

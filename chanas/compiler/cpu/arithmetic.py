@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
 from chanas.compiler.cpu.dots import byte, byte_instructions, four
 from chanas.compiler.cpu.dots import dot_sum as sum_of_dots
-from chanas.compiler.expressions import Intrinsic
+from chanas.compiler.expressions import Intrinsic, address_of_first
 from chanas.core.target import HardwareTarget
 from chanas.operators.precision import BFLOAT16, FLOAT32, INT8, Precision
 
@@ -85,10 +84,7 @@ def _lower_round_pair(call: Any) -> Any:
 
 
 def _lower_neighbours(call: Any) -> Any:
-    low = call.args[0]
-    index = tvm.sym.Analyzer().simplify(low.indices[0])
-    first = tirx.BufferLoad(low.source, [getattr(index, "base", index)])  # a buffer's elements may be vectors by now
-    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_neighbours", tirx.address_of(first))
+    return tirx.call_pure_extern(f"float32x{_LANES}", "chanas_bf16_neighbours", address_of_first(call.args[0]))
 
 
 def _lower_round(call: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from chanas.compiler.expressions import Intrinsic
+from chanas.compiler.expressions import Intrinsic, address_of_first
 from chanas.core.target import HardwareTarget
 from chanas.errors import ScheduleError
 
@@ -49,10 +49,8 @@ def _lower_dot(call: Any) -> Any:
 
 
 def _lower_quad(call: Any) -> Any:
-    lanes, first = tvm.DataType(str(call.ty)).lanes, call.args[0]
-    index = tvm.sym.Analyzer().simplify(first.indices[0])
-    place = tirx.BufferLoad(first.source, [getattr(index, "base", index)])  # a buffer's elements may be vectors by now
-    return tirx.call_pure_extern(call.ty, f"chanas_quad_{lanes}", tirx.address_of(place))
+    lanes = tvm.DataType(str(call.ty)).lanes
+    return tirx.call_pure_extern(call.ty, f"chanas_quad_{lanes}", address_of_first(call.args[0]))
 
 
 def _lower_byte(call: Any) -> Any:
