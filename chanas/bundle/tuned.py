@@ -26,7 +26,7 @@ from chanas.errors import CheckpointError, ConfigError
 from chanas.files.documents import Document
 from chanas.files.writing import check_digests
 from chanas.network.inputs import random_inputs
-from chanas.network.preprocess import PRESETS, Preprocess, preprocess_of
+from chanas.network.preprocess import PRESETS, Preprocess, check_crop, preprocess_of
 
 SCHEMA = 2
 _OLDER = (1,)
@@ -228,6 +228,7 @@ class TunedNetwork:
             )
         shape = inputs[0]["shape"]
         preprocess = preprocess_of(shape, changes, None if stored is None else Preprocess.from_json(stored))
+        check_crop(changes, preprocess)
         names = self.document.get("class_names") if labels is None else read_labels(labels, num, self.name)
 
         def run(pictures: Array) -> Array:

@@ -85,7 +85,7 @@ class SpaceChange:
     families: Mapping[str, FamilyChange]
 
     def apply(self, space: ScheduleSpace[Any]) -> ScheduleSpace[Any]:
-        """The space of an operator with the change of its family, or with that of `all`; GPUs' stay as they are.
+        """The space of an operator with the change of its family, or with that of `all`.
 
         Raises:
             ConfigError: no candidate of a knob is one of this workload, or no combination of candidates is legal.
@@ -127,18 +127,26 @@ def read_knobs(path: Path) -> SpaceChange:
     return SpaceChange(found)
 
 
+def check_changeable(target: HardwareTarget) -> None:
+    """Raises ConfigError: spaces of a target do not change."""
+    if target.gpu is not None:
+        raise ConfigError("--knobs changes spaces of processors; those of GPUs stay as they are")
+
+
 def changed_spaces(
     workloads: Iterable[Workload], target: HardwareTarget, file: Path | None
 ) -> list[ScheduleSpace[Any]]:
-    """The schedule spaces of operators with the changes of a file, if there is one; GPUs' stay as they are.
+    """The schedule spaces of operators with the changes of a file, if there is one.
 
     Raises:
-        ConfigError: as `read_knobs`, or no candidate of a knob is one of an operator, or no combination is legal.
+        ConfigError: as `read_knobs` and `check_changeable`, or no candidate of a knob is one of an operator, or no
+            combination is legal.
     """
     spaces = [schedule_space(w, target) for w in workloads]
-    if file is None or target.gpu is not None:
+    if file is None:
         return spaces
     change = read_knobs(file)
+    check_changeable(target)
     return [change.apply(space) for space in spaces]
 
 

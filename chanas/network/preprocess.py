@@ -137,6 +137,16 @@ class Preprocess:
 _NUM_STORED = [field.name for field in dataclasses.fields(Preprocess)].index("columns")
 
 
+def check_crop(changes: Mapping[str, Any], made: Preprocess) -> None:
+    """Check that what is cropped by the changes that were asked for is.
+
+    Raises:
+        ConfigError: pictures are stretched.
+    """
+    if made.resize == "stretch" and changes.get("crop_ratio", 1.0) != 1.0:
+        raise ConfigError("--crop goes with --resize crop; pictures that are stretched are not cropped, leave it out")
+
+
 def preprocess_of(shape: Sequence[int], changes: Mapping[str, Any], stored: Preprocess | None = None) -> Preprocess:
     """The preprocessing for a network's input, with its size and order of axes.
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from chanas.compiler.backends import schedule_operator, schedule_space
-from chanas.compiler.knobs import extended, read_knobs
+from chanas.compiler.knobs import changed_spaces, extended, read_knobs
 from chanas.compiler.space import ScheduleSpace
 from chanas.errors import ConfigError, ScheduleError
 from chanas.operators.workload import Workload
@@ -137,3 +137,11 @@ def test_a_file_that_says_something_else_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         changed(tmp_path, **families)
+
+
+def test_spaces_of_gpus_do_not_change(tmp_path: Path) -> None:
+    workload = Workload("pointwise", 14, 96, 192)
+    file = tmp_path / "knobs.yaml"
+    file.write_text("all: {auto_unroll: [0, 16]}")
+    with pytest.raises(ConfigError, match="--knobs changes spaces of processors"):
+        changed_spaces([workload], GPU, file)

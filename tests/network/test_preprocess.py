@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from chanas.errors import ConfigError, DataError
-from chanas.network.preprocess import Preprocess, preprocess_of
+from chanas.network.preprocess import Preprocess, check_crop, preprocess_of
 
 PLAIN = Preprocess(16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
@@ -175,3 +175,11 @@ def test_that_of_a_bundle_is_written_as_it_always_was() -> None:
 def test_what_no_network_takes_is_refused(shape: tuple[int, ...], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         preprocess_of(shape, changes)
+
+
+def test_what_is_stretched_is_not_to_be_cropped() -> None:
+    stretched = preprocess_of(COLOUR, {"preset": "imagenet", "resize": "stretch"})
+    check_crop({"preset": "imagenet", "resize": "stretch"}, stretched)
+    check_crop({"crop_ratio": 0.9}, PLAIN)
+    with pytest.raises(ConfigError, match="--crop goes with --resize crop"):
+        check_crop({"crop_ratio": 0.9}, stretched)

@@ -89,6 +89,8 @@ def made_network(library: str, name: str, shapes: Shapes, weights: Path | None =
         CheckpointError: the weights are missing, damaged, or those of another network.
     """
     found = MAKERS[library](name)
+    if others := [given for given in shapes if given != IMAGE]:
+        raise ModelError(f"{library}'s {name} has no input {others[0]}; give --shape {IMAGE}=1,3,224,224")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         tensors = {} if weights is None else _tensors(weights)

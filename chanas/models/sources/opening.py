@@ -113,7 +113,13 @@ def _opened(source: str | Path, shapes: Shapes, weights: Path | None, exported: 
     if path.suffix == PROGRAM:
         from chanas.models.sources.torch_models import open_exported
 
-        return open_exported(path, exported)
+        opened = open_exported(path, exported)
+        taken = {facts.name: facts.shape for facts in opened.inputs}
+        for name, shape in shapes.items():
+            if taken.get(name) != tuple(shape):
+                inputs = ", ".join(facts.describe() for facts in opened.inputs)
+                raise ModelError(f"{path} was exported for {inputs}; leave out --shape {name}, or export it anew")
+        return opened
     raise ModelError(f"expected a network as {KNOWN}, got {path.name}")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from chanas.compiler.backends import case_of, schedule_space
-from chanas.compiler.knobs import extended, read_knobs
+from chanas.compiler.knobs import check_changeable, extended, read_knobs
 from chanas.compiler.space import Point, ScheduleSpace
 from chanas.core.arrays import FloatArray
 from chanas.core.effort import Effort
@@ -108,6 +108,8 @@ class TuningJobs:
 
     def __post_init__(self) -> None:
         self._change = None if self.effort.knobs is None else read_knobs(Path(self.effort.knobs))
+        if self._change is not None:
+            check_changeable(self.target)
         self._tuners = Tuners(self.effort.tuner, self.effort.pretrained, self.effort.seed, self.effort.search)
 
     @property
@@ -357,7 +359,7 @@ class TuningJobs:
 
     def _trials(self, workload: Workload) -> Trials:
         space = schedule_space(workload, self.target)
-        if self._change is not None and self.target.gpu is None:
+        if self._change is not None:
             space = self._change.apply(space)
         kept = [replace(r, point=extended(r.point, space)) for r in self.store.load(workload.key)]
         prior = None if self.warm_start is None else self.warm_start.prior(space)

@@ -39,7 +39,7 @@ class FinetuneSummary:
 class Finetuning:
     """The way in which one architecture is trained on its own.
 
-    epochs        passes over the train split
+    epochs        passes over the train split, by default `EPOCHS`
     base_lr       peak learning rate for `optimizer.lr_batch_size` images; by default a tenth of the supernet's last
                   phase's, all of it on other images, and from scratch the highest of its phases
     from_scratch  start from fresh weights instead of the inherited ones
@@ -53,7 +53,7 @@ class Finetuning:
         ConfigError: there is nothing to pass over, or to leave out.
     """
 
-    epochs: float = EPOCHS
+    epochs: float | None = None
     base_lr: float | None = None
     from_scratch: bool = False
     seed: int | None = None
@@ -61,7 +61,7 @@ class Finetuning:
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        if not self.epochs > 0:
+        if self.epochs is not None and not self.epochs > 0:
             raise ConfigError(f"expected epochs above 0, got {self.epochs:g}")
         if self.skip_bad and self.images is None:
             raise ConfigError("--skip-bad goes with --images; of the supernet's own, the same are left out as there")
@@ -85,7 +85,7 @@ def finetune(
     Args:
         run: holds the supernet.
         architecture: of its space.
-        resume: continue an interrupted call, with what it was given.
+        resume: continue an interrupted call, with what it was given; what `recipe` says has to be the same.
         overwrite: start anew.
         progress: show a progress bar.
 
@@ -100,7 +100,7 @@ def finetune(
     inherited = evaluator.extract(architecture)
     own_run = run.finetuned(architecture.key, recipe.from_scratch, _folder_suffix(recipe.images))
     if resume:
-        config = stored_setup(own_run)[1]
+        config = _resumed(stored_setup(own_run)[1], recipe)
         if recipe.images is None:
             config = config.changed(data={"root": evaluator.config.data.root})
     else:
@@ -141,17 +141,30 @@ def _folder_suffix(images: Path | str | None) -> str:
     return f"-{stem}-{hashlib.sha256(f'{named.dataset} {place}'.encode()).hexdigest()[:8]}"
 
 
+def _lengths(epochs: float) -> dict[str, float]:
+    """The length of the one phase, and of its warmup."""
+    return {"epochs": epochs, "warmup_epochs": WARMUP_SHARE * epochs}
+
+
+def _resumed(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
+    """The config of a checkpoint with what a recipe says besides, for `continues` to compare."""
+    phase: dict[str, Any] = stored.phases[0].model_dump(mode="json")
+    phase |= {} if recipe.epochs is None else _lengths(recipe.epochs)
+    phase |= {} if recipe.base_lr is None else {"base_lr": recipe.base_lr}
+    data = {"skip_bad": True} if recipe.skip_bad else None
+    return stored.changed(data=data, phases=[phase], seed=stored.seed if recipe.seed is None else recipe.seed)
+
+
 def finetune_config(stored: TrainConfig, recipe: Finetuning) -> TrainConfig:
     """The supernet's config with one phase: its data, batch, objective and optimiser, so that results compare."""
-    base_lr, from_scratch, epochs = recipe.base_lr, recipe.from_scratch, recipe.epochs
+    base_lr, from_scratch = recipe.base_lr, recipe.from_scratch
     if base_lr is None:
         peaks = [phase.base_lr for phase in stored.phases]
         share = FINETUNE_LR_SHARE if recipe.images is None else 1.0  # the last layer's weights are fresh
         base_lr = max(peaks) if from_scratch else share * peaks[-1]
     phase = {
         "name": "from-scratch" if from_scratch else "finetune",
-        "epochs": epochs,
-        "warmup_epochs": WARMUP_SHARE * epochs,
+        **_lengths(EPOCHS if recipe.epochs is None else recipe.epochs),
         "base_lr": base_lr,
     }
     images: dict[str, Any] = {}

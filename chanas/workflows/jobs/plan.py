@@ -15,10 +15,12 @@ from chanas.core.effort import NetworkEffort, TableEffort
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.yaml_files import read_mapping
-from chanas.scheduler.policies import POLICIES
+from chanas.scheduler.policies import POLICIES, Ranked
 
 EXCLUSIVE = tuple(name for name, make in POLICIES.items() if not make().shares)
 """Policies that let no two stages disturb each other."""
+_FAIR = tuple(name for name, make in POLICIES.items() if isinstance(make(), Ranked))
+"""Policies that know users, priorities and deadlines."""
 
 _NAME = re.compile(r"[\w.-]+")
 
@@ -101,8 +103,8 @@ class JobPlan(BaseModel, TableEffort, NetworkEffort, extra="forbid", frozen=True
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r} must be of letters, digits, '.', '_' and '-': files are called so")
         of_tables = {"space", "num_classes", "sub_spaces", "calibrate", "dtype", "batch"}
-        of_networks = {"out", "minutes", "shapes", "layouts"}
-        wrong = self.model_fields_set & (of_networks if self.model is None else of_tables)
+        of_networks, of_int8 = {"out", "minutes", "shapes", "layouts"}, {"calibration", "max_error"}  # of networks
+        wrong = self.model_fields_set & ((of_networks if self.model is None else of_tables) | of_int8)
         if wrong:
             kind = "a table (no 'model')" if self.model is None else "a network"
             raise ValueError(f"{', '.join(sorted(wrong))} can't be set for {kind}")
@@ -132,6 +134,11 @@ class JobsFile(BaseModel):
     def _differ(self) -> JobsFile:
         if self.policy not in EXCLUSIVE:
             raise ValueError(unknown_name("policy", self.policy, EXCLUSIVE))
+        for job in self.jobs if self.policy not in _FAIR else ():
+            if terms := sorted(job.model_fields_set & {"user", "priority", "deadline_minutes"}):
+                raise ValueError(
+                    f"job '{job.name}' has {terms[0]}, which policy {self.policy} does not go by; {', '.join(_FAIR)} do"
+                )
         for what, values in (
             ("name", [j.name for j in self.jobs]),
             ("run", [os.path.abspath(j.run) for j in self.jobs]),

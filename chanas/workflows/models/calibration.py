@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from chanas.compiler.cpu.module import Chosen
     from chanas.compiler.program import Program
     from chanas.core.arrays import Array
+    from chanas.core.effort import NetworkEffort
     from chanas.core.target import HardwareTarget
     from chanas.models.calibration.calibrate import Calibration
     from chanas.models.calibration.given import Given
@@ -61,6 +62,21 @@ def quantised_graph(
     if found is not None and not is_here:
         raise TargetError("networks in int8 are compared on this machine; leave out --rpc with --dtype int8")
     return found
+
+
+def check_int8(target: HardwareTarget, effort: NetworkEffort, has_pictures: bool, is_here: bool) -> None:
+    """Check what is asked of a network that is not quantised already.
+
+    Raises:
+        ConfigError: there are pictures to calibrate it with, or a largest error, and no int8; or int8 and no pictures.
+        TargetError: it is to be in int8, and the target is elsewhere.
+    """
+    if (target.dtype == "int8") != has_pictures:
+        raise ConfigError("--dtype int8 and --calibration FOLDER go together: pictures say what its numbers stand for")
+    if target.dtype != "int8" and effort.max_error != type(effort)().max_error:
+        raise ConfigError("--max-error bounds what int8 loses; leave it out, or ask for --dtype int8")
+    if target.dtype == "int8" and not is_here:
+        raise TargetError("networks are calibrated on this machine; leave out --rpc with --dtype int8")
 
 
 def read_pictures(folder: Path, graph: Graph, preprocess: Mapping[str, Any] | None, name: str) -> list[list[Array]]:

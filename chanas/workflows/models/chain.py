@@ -126,8 +126,9 @@ class LoadedModel:
             ConfigError: the network is no classifier of pictures, or the labels do not fit.
         """
         from chanas.bundle.classes import num_classes, read_labels
-        from chanas.network.preprocess import preprocess_of
+        from chanas.network.preprocess import check_crop, preprocess_of
 
+        asked = changes
         if "preset" not in changes:
             changes = {**self.opened.pictures, **changes}
         nodes = [self.graph.node_of(read) for read in self.graph.outputs]
@@ -138,6 +139,7 @@ class LoadedModel:
             num = num_classes(self.name, inputs, outputs)
             names = names if labels is None else read_labels(labels, num, self.name)
         preprocess = preprocess_of(self.graph.inputs[0].shape, changes)
+        check_crop(asked, preprocess)
         pictures = {"preprocess": preprocess.to_json() if changes else None, "class_names": names or None}
         return dataclasses.replace(self, pictures=pictures)
 
@@ -148,6 +150,7 @@ class LoadedModel:
         effort: NetworkEffort = DEFAULT_EFFORT,
         run: RunDirectory | str | Path = DEFAULT_FOLDER,
         folder: Path | None = None,
+        no_tuning: bool = False,
     ) -> list[str]:
         """The lines that `tune` prints before it begins, with the same arguments; nothing is written.
 
@@ -158,14 +161,19 @@ class LoadedModel:
         from chanas.models.lowering import lower
         from chanas.prescheduler.tuning.tuners import check_effort
         from chanas.prescheduler.tuning.warm_start import open_prior
-        from chanas.workflows.models.calibration import quantised_graph
+        from chanas.workflows.models.calibration import check_int8, quantised_graph
 
         check_effort(effort)
         place = run if isinstance(run, RunDirectory) else RunDirectory(run)
-        with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, _):
+        if no_tuning:
+            effort = _without_trials(effort, place)
+        with timing_device(Usage(target) if isinstance(target, str) else target) as (hardware, open_pool):
             own = own_target(hardware, effort)
+            has_pictures, is_here = effort.calibration is not None, open_pool is None
+            quantised = quantised_graph(self.opened, hardware, has_pictures, is_here)
+            if quantised is None:
+                check_int8(hardware, effort, has_pictures, is_here)
             open_prior(effort.warm_start, place, own)
-            quantised = quantised_graph(self.opened, hardware, effort.calibration is not None)
             program = lower((quantised or self).graph, own)
             return plan_lines(self.opened, program, hardware, effort, folder)
 
@@ -235,9 +243,7 @@ class LoadedModel:
         usage = Usage(target) if isinstance(target, str) else target
         watch = self.watch.copy()
         if no_tuning:
-            effort = dataclasses.replace(effort, trials=0)
-            if not place.records.is_file():
-                raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
+            effort = _without_trials(effort, place)
         with (hold or timing_device)(usage) as (hardware, open_pool):
             own = own_target(hardware, effort)
             has_pictures = calibration is not None or effort.calibration is not None
@@ -304,23 +310,26 @@ class LoadedModel:
         """The inputs that a network in int8 is calibrated with; none in another dtype.
 
         Raises:
-            ConfigError: there is a folder of pictures, or a largest error, and no int8; or int8 and no folder; or as
-                `read_pictures`.
+            ConfigError, TargetError: as `check_int8`, or as `read_pictures`.
         """
-        from chanas.workflows.models.calibration import read_pictures
+        from chanas.workflows.models.calibration import check_int8, read_pictures
 
-        if (target.dtype == "int8") != (effort.calibration is not None or given is not None):
-            raise ConfigError(
-                "--dtype int8 and --calibration FOLDER go together: pictures say what its numbers stand for"
-            )
-        if target.dtype != "int8" and effort.max_error != DEFAULT_EFFORT.max_error:
-            raise ConfigError("--max-error bounds what int8 loses; leave it out, or ask for --dtype int8")
-        if target.dtype == "int8" and not is_here:
-            raise TargetError("networks are calibrated on this machine; leave out --rpc with --dtype int8")
+        check_int8(target, effort, effort.calibration is not None or given is not None, is_here)
         if given is not None or effort.calibration is None:
             return given or ()
         folder = Path(effort.calibration)
         return read_pictures(folder, self.graph, self.pictures["preprocess"], self.name)
+
+
+def _without_trials(effort: NetworkEffort, place: RunDirectory) -> NetworkEffort:
+    """The effort of taking schedules from the records of a run alone.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if not place.records.is_file():
+        raise ConfigError(f"there are no records in {place.root} to take schedules from; leave out --no-tuning")
+    return dataclasses.replace(effort, trials=0)
 
 
 @dataclass(frozen=True)

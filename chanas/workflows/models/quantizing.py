@@ -111,7 +111,8 @@ def quantize(
     `chanas tune` does, with what it is worth. Records are those of the run.
 
     Args:
-        images: a folder of pictures to calibrate with, instead of train images of the run.
+        images: a folder of pictures to calibrate with, by default that of the effort; without either, train images of
+            the run are.
         out: the folder of the result; by default one in the run, by the name of the bundle.
 
     Raises:
@@ -128,6 +129,7 @@ def quantize(
         data = _data_of(bundle, run)
     except (CheckpointError, DataError, StageOrderError) as error:
         why_none = str(error)
+    images = images or (None if effort.calibration is None else Path(effort.calibration))
     if images is not None:
         words = f"with pictures of {images}"
         effort = dataclasses.replace(effort, calibration=str(images))

@@ -42,7 +42,7 @@ def spaces_of(
         knobs: a file that changes the spaces of processors (`compiler/knobs`).
 
     Raises:
-        ConfigError: it is neither, or the file of knobs is wrong.
+        ConfigError: it is neither, or an operator and there are shapes; or the file of knobs is wrong.
         ScheduleError: the operator is not there on the target.
         ModelError: the network cannot be read.
         TargetError: the target is unknown, or a GPU while a network is asked for.
@@ -54,6 +54,8 @@ def spaces_of(
 
     try:
         workloads = [workload_of_key(what)]
+        if shapes:
+            raise ConfigError(f"--shape goes with a network, and {what} is an operator; leave it out")
         described = described_target(target, num_threads, workloads[0])
     except ScheduleError:
         if not Path(what).exists() and not Path(what).suffix and ":" not in what:
@@ -66,8 +68,6 @@ def spaces_of(
     with contextlib.ExitStack() as stack:
         known = stack.enter_context(open_records(run.records)) if run.records.is_file() else None
         tried = {w: [] if known is None else known.tried(described, w.key) for w in workloads}
-    if knobs is not None and described.gpu is not None:
-        raise ConfigError("--knobs changes spaces of processors; those of GPUs stay as they are")
     spaces = changed_spaces(workloads, described, knobs)
     return [
         explored(space, described, [dataclasses.replace(r, point=extended(r.point, space)) for r in records])
@@ -106,9 +106,11 @@ def described_target(name: str, num_threads: int, workload: Workload) -> Hardwar
     """A target of this machine or one that is described, in the dtype and batch of an operator.
 
     Raises:
-        TargetError: it is unknown, or has no kernels in the dtype.
+        TargetError: it is unknown, has no kernels in the dtype, or is a GPU with several threads.
     """
     target = dataclasses.replace(describe_target(name), num_threads=num_threads)
+    if target.gpu is not None and num_threads != 1:
+        raise TargetError(f"expected target {name} with 1 thread, got {num_threads}")
     if target.gpu is None:
         if workload.dtype not in DTYPES.values():
             raise TargetError(f"processors have no kernels in {workload.dtype}; name a GPU with --target")

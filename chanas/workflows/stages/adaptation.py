@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_EFFORT = AdaptEffort()
+_OF_HOLES = ("early_stopping", "tuner", "pretrained", "seed", "knobs", "search")
+"""Settings that hold for blocks that the first source lacks, too; `trials` are of those that it has."""
 
 
 def adapt(
@@ -47,7 +49,7 @@ def adapt(
     are those of the run's supernet where there is one, or else of the first source.
 
     Raises:
-        ConfigError: no source is named, or there is none of that name, or no class is asked for.
+        ConfigError: no source is named, or there is none of that name, or no class is asked for, or as `check_effort`.
         LUTError: the first source's schedules are of another kind of device.
         MeasureError: too few blocks could be measured.
         ChanasError: as `timing_device` says.
@@ -55,10 +57,12 @@ def adapt(
     from chanas.measuring.devices import timing_device
     from chanas.prescheduler.tables.lut import preschedule
     from chanas.prescheduler.tables.transfer.adapt import adapt as make
+    from chanas.prescheduler.tuning.tuners import check_effort
     from chanas.prescheduler.tuning.warm_start import open_prior
 
     if not sources:
         raise ConfigError("expected a table to begin with, got none; name one with --from")
+    check_effort(effort)
     check_task(run, None if space is None else SearchSpace.load(space), num_classes)
     tables = [LatencyLUT.load(find_table(source)) for source in sources]
     stored = stored_task(run)
@@ -82,7 +86,9 @@ def adapt(
             )
         made = make(run, task, hardware, tables, blocks, effort, progress=progress, open_pool=open_pool)
         if 0 < len(made.holes) <= effort.measure:
-            tuning = TableEffort(calibrate=0, seed=effort.seed)
+            asked = {name: getattr(effort, name) for name in _OF_HOLES}
+            asked = {name: value for name, value in asked.items() if value != getattr(DEFAULT_EFFORT, name)}
+            tuning = TableEffort(calibrate=0, **asked)
             filled = preschedule(
                 run,
                 task,

@@ -54,7 +54,13 @@ class Changes:
         own = {key: value for key, value in own.items() if value is not None}
         if self.gap_weight is not None:
             own["objective"] = {**config.objective.model_dump(), "gap_weight": self.gap_weight}
-        return config.changed(data=self.named_data(), **own)
+        made = config.changed(data=self.named_data(), **own)
+        if made.data.dataset == DEFAULT_TRAINING and self.root is not None:
+            raise ConfigError(
+                f"--root goes with --dataset KIND, of what lies there, and the data set is {DEFAULT_TRAINING}, which "
+                "comes with scikit-learn; or name the images alone with --images PATH"
+            )
+        return made
 
     def named_data(self) -> dict[str, Any]:
         """The given fields of a config's `data`.
@@ -164,7 +170,8 @@ def recipe_of(
     saved = None if changes.init is None else read_checkpoint(RunDirectory(changes.init))
     if resume and settings is None:
         stored_space, settings = stored_setup(run)
-        return Recipe(loaded or stored_space, changes.made_to(settings), FRESH)
+        begun = FRESH if saved is None else Start(inherited=read_supernet(saved))
+        return Recipe(loaded or stored_space, changes.made_to(settings), begun)
     lines: tuple[str, ...] = ()
     if settings is None and saved is not None:
         seen = TrainConfig.from_json(saved.header["config"], "checkpoint config").data

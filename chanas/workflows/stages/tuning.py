@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,15 +80,17 @@ def plan_table(
     Raises:
         ChanasError: as `preschedule` says.
     """
-    from chanas.measuring.devices import timing_device
+    from chanas.measuring.devices import check_place, timing_device
     from chanas.prescheduler.tuning.tuners import check_effort
+    from chanas.prescheduler.tuning.warm_start import open_prior
 
     task = table_task(run, space, num_classes)
     check_effort(effort)
+    check_place(usage.device, usage.place)
     task.space.named_sub_spaces(effort.sub_spaces)
-    if usage.place.rpc is None:
-        return _plan_lines(run, task, load_used(usage), effort)
-    with timing_device(usage) as (hardware, _):
+    is_here = usage.place.rpc is None
+    with contextlib.nullcontext((load_used(usage), None)) if is_here else timing_device(usage) as (hardware, _):
+        open_prior(effort.warm_start, run, hardware)
         return _plan_lines(run, task, hardware, effort)
 
 
@@ -114,7 +117,7 @@ def table_task(run: RunDirectory, space: str | Path | None, num_classes: int | N
 
 def _plan_lines(run: RunDirectory, task: Task, target: HardwareTarget, effort: TableEffort) -> list[str]:
     """Lines about the operators that are tuned, their space and target, and about how long that takes."""
-    from chanas.compiler.backends import schedule_space
+    from chanas.compiler.knobs import changed_spaces
     from chanas.operators.steps import tuned_workloads
     from chanas.prescheduler.records.store import RecordStore
     from chanas.prescheduler.tuning.budget import TRIAL_S
@@ -122,7 +125,8 @@ def _plan_lines(run: RunDirectory, task: Task, target: HardwareTarget, effort: T
     sub_spaces = task.space.named_sub_spaces(effort.sub_spaces)
     blocks = task.table_blocks(target.dtype, sub_spaces)
     workloads = tuned_workloads(blocks, target)
-    most = sum(min(effort.num_trials, schedule_space(w, target).num_points) for w in workloads)
+    spaces = changed_spaces(workloads, target, None if effort.knobs is None else Path(effort.knobs))
+    most = sum(min(effort.num_trials, space.num_points) for space in spaces)
     num_kept = 0
     if run.records.is_file():
         store = RecordStore(run.records, target)

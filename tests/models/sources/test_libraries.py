@@ -127,3 +127,8 @@ def test_networks_of_timm_have_their_own_size_and_preparation(tmp_path: Path) ->
     assert taken.pictures["filter"] == "bicubic"
     with pytest.raises(ModelError, match="unknown network of timm"):
         made_network("timm", "hf_hub:someone/lcnet_050", {})
+
+
+def test_an_input_that_it_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match=r"has no input x; give --shape image=1,3,224,224"):
+        open_model(f"torchvision:{NAME}", {"x": (1, 3, 64, 64)})

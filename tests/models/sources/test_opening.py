@@ -264,6 +264,13 @@ def test_a_program_of_open_shapes_is_refused(tmp_path: Path) -> None:
         open_model(tmp_path / "net.pt2")
 
 
+@pytest.mark.parametrize("shapes", [{"x": (1, 3, 4, 4)}, {"image": (1, 3, 8, 8)}])
+def test_a_program_keeps_the_shape_that_it_was_exported_for(shapes: dict[str, tuple[int, ...]], exported: Path) -> None:
+    assert open_model(exported, {"x": (1, 3, 8, 8)}).inputs[0].shape == (1, 3, 8, 8)
+    with pytest.raises(ModelError, match=r"was exported for x float32\[1, 3, 8, 8\]; leave out --shape"):
+        open_model(exported, shapes)
+
+
 # ---- what goes in and out, and what is computed ---------------------------------------------------------------------
 class ByName(Net):
     """Takes and gives dictionaries, and an input by name alone."""

@@ -85,6 +85,10 @@ def test_a_killed_call_goes_on(
             finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS), progress=False)
     summary = finetune(supernet, architecture, resume=True, progress=False)
     assert (summary.training.resumed_from, summary.training.num_steps) == (0, 3)
+    assert finetune(supernet, architecture, Finetuning(EPOCHS), resume=True, progress=False).training.resumed_from == 3
+    for other in (Finetuning(2 * EPOCHS), Finetuning(base_lr=0.5), Finetuning(seed=9)):
+        with pytest.raises(CheckpointError, match="holds a finished run with another "):
+            finetune(supernet, architecture, other, resume=True, progress=False)
     again = finetune(supernet, architecture, recipe=Finetuning(epochs=EPOCHS), progress=False)
     assert again.training.resumed_from == 3
     with pytest.raises(CheckpointError, match=r"holds a finished run with another phases \(phases.0.base_lr: "):

@@ -246,3 +246,9 @@ def test_a_bundle_lies_in_the_run_that_has_it(tmp_path: Path, monkeypatch: pytes
     assert run_of(tmp_path / "elsewhere" / "2ms") is None
     monkeypatch.chdir(run.bundles)
     assert run_of(Path("2ms")) == run
+
+
+def test_pictures_of_the_settings_calibrate_too(elsewhere: Path, tmp_path: Path) -> None:
+    effort = dataclasses.replace(QUICK, calibration=str(tmp_path / "none"))
+    with pytest.raises(DataError, match=r"expected a folder of pictures to calibrate with, got .*none$"):
+        quantize(elsewhere, out=tmp_path / "made", effort=effort, progress=False)

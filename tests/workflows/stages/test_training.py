@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from chanas.core.arch import SearchSpace
-from chanas.errors import ConfigError, DataError
+from chanas.errors import CheckpointError, ConfigError, DataError
 from chanas.files.run import RunDirectory
 from chanas.supernet.training.phases import TrainConfig
 from chanas.supernet.training.train import train_supernet as train
@@ -94,3 +94,24 @@ print([name for name in ("torch", "tvm") if name in sys.modules])
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "1\n1\n1\n1\n[]\n"
     assert done.stderr.count("\n") == 4
+
+
+@pytest.mark.parametrize("config", [None, "digits"])
+def test_a_folder_without_the_kind_of_data_set_in_it_is_refused(
+    config: str | None, tmp_path: Path, photos: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    with pytest.raises(ConfigError, match="--root goes with --dataset KIND"):
+        recipe_of(run, config, None, Changes(root=photos), resume=False)
+    assert recipe_of(run, None, None, Changes("imagefolder", photos), resume=False).config.data.root == photos
+
+
+def test_weights_to_begin_with_are_looked_at_when_resuming(tmp_path: Path, tiny_space: SearchSpace) -> None:
+    init, run = RunDirectory(tmp_path / "init"), RunDirectory(tmp_path / "run")
+    phase = {"name": "all", "steps": 1, "base_lr": 0.01}
+    config = TrainConfig.from_json({"phases": [phase], "batch_size": 4, "gap_batch_size": 2})
+    for place in (init, run):
+        train(place, tiny_space, config, progress=False)
+    assert plan_supernet(run, resume=True)
+    with pytest.raises(CheckpointError, match="began with other weights"):
+        plan_supernet(run, changes=Changes(init=init.root), resume=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tables import save_space
 
 from chanas.core.arch import SearchSpace
 from chanas.core.effort import TableEffort
+from chanas.core.usage import Place, Usage
 from chanas.errors import ConfigError, StageOrderError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import write_json
@@ -72,3 +74,20 @@ def test_the_plan_counts_what_is_tuned_and_writes_nothing(trained: RunDirectory,
     assert f"space tiny, {CLASSES} classes, 1 of {len(tiny_space.sub_spaces)} sub-spaces" in text
     assert str(trained.lut("cpu")) in text
     assert sorted(trained.root.rglob("*")) == before
+
+
+def test_the_plan_goes_by_what_the_table_does(trained: RunDirectory, tiny_space: SearchSpace, tmp_path: Path) -> None:
+    file = tmp_path / "more.yaml"
+    file.write_text("all: {auto_unroll: [0, 16]}")
+    one = TableEffort(trials=10_000, sub_spaces=(tiny_space.sub_spaces[0].key,))
+
+    def most(effort: TableEffort) -> int:
+        found = re.search(r"at most (\d+) trials", "\n".join(plan_table(trained, effort=effort)))
+        assert found is not None
+        return int(found[1])
+
+    assert most(dataclasses.replace(one, knobs=str(file))) > most(one)
+    with pytest.raises(StageOrderError, match="no records to start from"):
+        plan_table(trained, effort=dataclasses.replace(one, warm_start="none"))
+    with pytest.raises(ConfigError, match="expected --rpc HOST:PORT and --key KEY together"):
+        plan_table(trained, Usage(place=Place(key="pi4")), effort=one)
