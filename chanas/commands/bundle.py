@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas.commands import search_text
-from chanas.commands.options import ConvertRgb, PictureOptions, Shared, holds_tuned, with_pictures
+from chanas.commands.options import ConvertRgb, PictureOptions, Shared, holds_tuned, refuse, with_pictures
 from chanas.commands.search_text import say
 from chanas.core.progress import named_wait
 from chanas.core.units import format_bytes, format_latency
@@ -148,6 +148,7 @@ def _image_files(given: Iterable[Path]) -> list[Path]:
 
 
 def bench(
+    context: typer.Context,
     bundle: Annotated[Path, typer.Argument(help="A bundle or a run that has one, or a network that tune made.")],
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     target: OfBundle = None,
@@ -172,9 +173,7 @@ def bench(
         _refuse_target(target)
         _bench_tuned(TunedNetwork.open(bundle), compile_, model, untuned, profile, as_json)
         return
-    if model is not None or profile:
-        option = "--profile" if model is None else "--model"
-        raise ConfigError(f"{option} goes with networks that `chanas tune` made")
+    refuse(context, ("model", "untuned", "profile"), "goes with networks that `chanas tune` made")
     _bench_bundle(bundle, compile_, target, shared, as_json)
 
 

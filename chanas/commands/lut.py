@@ -25,6 +25,8 @@ from chanas.commands.options import (
     TuneShare,
     WarmStart,
     effort_of,
+    refuse,
+    refuse_settings,
     usage_of,
 )
 from chanas.core.effort import AdaptEffort, TableEffort
@@ -74,9 +76,14 @@ def _print(result: _Result, as_json: bool) -> None:
             typer.echo(line)
 
 
-def _open(file: Path | None, run: Path, usage: Usage, space: str | None, num_classes: int | None) -> OpenTable:
+def _open(
+    context: typer.Context, file: Path | None, run: Path, usage: Usage, space: str | None, num_classes: int | None
+) -> OpenTable:
     from chanas.workflows.stages import tables
 
+    if file is not None:
+        names = ("run", "target", "threads", "dtype", "batch")
+        refuse(context, names, f"names a run's table, and {file} is a table itself; leave out one of both")
     return tables.open_table(file, RunDirectory(run), usage=usage, space=space, num_classes=num_classes)
 
 
@@ -90,6 +97,7 @@ def _checked(usage: Usage) -> Usage:
 
 @app.command()
 def show(
+    context: typer.Context,
     file: File = None,
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
@@ -103,7 +111,7 @@ def show(
     """Show what a table has: device, blocks, covered sub-spaces, latencies, calibration."""
     from chanas.workflows.stages import tables
 
-    table = _open(file, run, Usage(target, threads, dtype, batch), space, num_classes)
+    table = _open(context, file, run, Usage(target, threads, dtype, batch), space, num_classes)
     summary = tables.show(table)
     if not as_json:
         typer.echo(f"table      {table.path}")
@@ -112,6 +120,7 @@ def show(
 
 @app.command()
 def check(
+    context: typer.Context,
     file: File = None,
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
@@ -139,7 +148,7 @@ def check(
     tolerances = Tolerances(median_tolerance, row_tolerance, share)
     usage = _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared))
     result = tables.check(
-        _open(file, run, usage, space, num_classes),
+        _open(context, file, run, usage, space, num_classes),
         num_rows=sample,
         num_networks=networks,
         tolerances=tolerances,
@@ -240,13 +249,15 @@ def adapt(
     """
     from chanas.workflows.stages import adaptation
 
+    effort = effort_of(context, AdaptEffort)
+    refuse_settings(effort, ("tune_share",), "goes with `chanas prescheduler`; here `measure` bounds what is tuned")
     made = adaptation.adapt(
         RunDirectory(run),
         source or (),
         _checked(usage_of("cpu", threads, dtype, 1, rpc, key, devices)),
         space=space,
         num_classes=num_classes,
-        effort=effort_of(context, AdaptEffort),
+        effort=effort,
     )
     errors = sorted(made.predicted_errors)
     doubt = f", ± {errors[len(errors) // 2]:.1%} (median)" if errors else ""
@@ -308,6 +319,7 @@ def compare(
 
 @app.command()
 def calibrate(
+    context: typer.Context,
     file: File = None,
     run: Run = DEFAULT_RUN,
     target: Target = "cpu",
@@ -327,7 +339,7 @@ def calibrate(
     from chanas.workflows.stages import tables
 
     usage = _checked(usage_of(target, threads, dtype, batch, rpc, key, devices, shared))
-    table = _open(file, run, usage, space, num_classes)
+    table = _open(context, file, run, usage, space, num_classes)
     before = table.lut.calibration
     calibration = tables.calibrate(table, num_networks=networks, place=usage.place, seed=seed)
     if before is not None:

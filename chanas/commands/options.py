@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -140,16 +140,32 @@ def is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def refuse_others(context: typer.Context, taken: Collection[str], why: str) -> None:
-    """Refuse options on the command line that are not among those taken.
+def refuse(context: typer.Context, names: Collection[str], why: str) -> None:
+    """Refuse these options on the command line.
 
     Raises:
         ConfigError: there is one; names the first.
     """
     for parameter in context.command.params:
         name = str(parameter.name)
-        if name not in taken and is_given(context, name):
+        if name in names and is_given(context, name):
             raise ConfigError(f"{parameter.opts[0]} {why}")
+
+
+def refuse_others(context: typer.Context, taken: Collection[str], why: str) -> None:
+    """Refuse options on the command line that are not among those taken, as `refuse` does."""
+    refuse(context, {str(parameter.name) for parameter in context.command.params} - {*taken}, why)
+
+
+def refuse_settings(settings: Effort, names: Iterable[str], why: str) -> None:
+    """Refuse settings, of a file say, that are others than by default.
+
+    Raises:
+        ConfigError: there is one; names the first.
+    """
+    for name in names:
+        if getattr(settings, name) != getattr(type(settings)(), name):
+            raise ConfigError(f"the setting {name} {why}")
 
 
 def settings_text(effort: Effort) -> str:

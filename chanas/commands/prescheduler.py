@@ -36,7 +36,9 @@ from chanas.commands.options import (
     TuneShare,
     WarmStart,
     effort_of,
+    refuse,
     refuse_others,
+    refuse_settings,
     usage_of,
     with_pictures,
 )
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
     from chanas.workflows.models.operators import OperatorRow
     from chanas.workflows.models.saving import SavedModel
 
-# Options of `tune` that go with --simulate, and with any --operator; those of `prescheduler` with --compile-only.
+# Options of `tune` that go with --simulate, and with any --operator; those about trials, and about where and how long
+# they are made; those of `prescheduler` with --compile-only.
 _OF_SIMULATIONS = frozenset(
     [
         *("operator", "simulate", "target", "threads", "trials", "tuner", "pretrained", "warm_start", "early_stopping"),
@@ -62,6 +65,9 @@ _OF_SIMULATIONS = frozenset(
     ]
 )
 _OF_OPERATORS = _OF_SIMULATIONS | {"run", "minutes", "schedule", "no_tuning", "rpc", "key", "devices"}
+_OF_TRIALS = frozenset({"trials", "tuner", "pretrained", "early_stopping", "effort_name", "tune_share"})
+_OF_MEASURING = frozenset({"minutes", "warm_start", "rpc", "key", "devices"})
+_NO_TRIALS = "is about tuning, and --no-tuning does none; leave one of both out"
 _OF_COMPILING = frozenset(
     [
         *("run", "target", "dtype", "batch", "space", "num_classes", "trials", "sub_spaces", "seed"),
@@ -232,11 +238,19 @@ def tune(
             raise ConfigError("--layouts goes with a network; an operator alone has no neighbours")
         if dtype != "f32":
             raise ConfigError("--dtype goes with a network; the key of an operator names its own")
-        refuse_others(context, _OF_OPERATORS, "goes with a network, not with --operator KEY")
+        others = "goes with a network, not with --operator KEY"
+        refuse_others(context, _OF_OPERATORS, others)
+        refuse_settings(effort, ("tune_share", "calibration", "max_error"), others)
         if schedule is not None and simulate is not None:
             raise ConfigError("expected --schedule or --simulate, got both")
         if simulate is not None:
-            refuse_others(context, _OF_SIMULATIONS, "does not go with --simulate RUN, which measures nothing")
+            nothing = "does not go with --simulate RUN, which measures nothing"
+            refuse_others(context, _OF_SIMULATIONS, nothing)
+            refuse_settings(effort, ("minutes",), nothing)
+        if schedule is not None:
+            refuse(context, _OF_TRIALS, "says how schedules are found, and --schedule names the only one")
+        if no_tuning:
+            refuse(context, _OF_TRIALS | _OF_MEASURING, _NO_TRIALS)
         usage = usage_of(target, threads, "f32", 1, rpc, key, devices)
         _tune_operator(operator, usage, effort, run, schedule, simulate, no_tuning, as_json)
         return
@@ -246,6 +260,8 @@ def tune(
         raise ConfigError("expected a network, such as model.onnx, or --operator KEY")
     if schedule is not None or simulate is not None:
         raise ConfigError("--schedule and --simulate go with --operator KEY")
+    if dry_run and as_json:
+        raise ConfigError("--json goes with a tuned network, and --dry-run prints a plan; leave one out")
     shapes = parse_shapes(shape or ())
     changes = pictures.changes()
     from chanas.workflows.models.chain import Model
@@ -253,6 +269,9 @@ def tune(
 
     with _failure_as_json(as_json):
         effort = effort_of(context, NetworkEffort)
+        if no_tuning:
+            harmless = {"trials", "effort_name"} if effort.trials == 0 else set()
+            refuse(context, (_OF_TRIALS | {"minutes"}) - harmless, _NO_TRIALS)
         with named_wait(f"reading {model}"):
             loaded = Model.load(model, shapes, weights)
         known = loaded.opened.pictures
@@ -266,7 +285,8 @@ def tune(
         folder = out or default_folder(run, loaded.name, usage, loaded.opened.shapes)
         check_place(folder, run)
         if dry_run:
-            typer.echo("\n".join(loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder)))
+            plan = loaded.plan(usage, effort=effort, run=RunDirectory(run), folder=folder, no_tuning=no_tuning)
+            typer.echo("\n".join(plan))
             return
         with one_writer(folder, other="name another --out"):
             tuned = loaded.tune(usage, effort=effort, run=RunDirectory(run), folder=folder, no_tuning=no_tuning)

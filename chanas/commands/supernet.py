@@ -10,6 +10,7 @@ import typer
 
 from chanas.commands.options import ConvertRgb, GivenRun, MovedImages, NamedRun, Run, Seed, SkipBad, one_run
 from chanas.core.units import format_count
+from chanas.errors import ConfigError
 from chanas.files.run import DEFAULT_RUN, RunDirectory
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def train_supernet(
     from chanas import workflows
     from chanas.workflows.stages.training import Changes
 
+    _refuse_both(resume, overwrite)
     changes = Changes(dataset, root, seed, device, gap_weight, init, images, skip_bad)
     what: dict[str, Any] = {"config": config, "space": space, "changes": changes}
     what |= {"resume": resume, "overwrite": overwrite}
@@ -73,6 +75,8 @@ def import_supernet(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the supernet that is there.")] = False,
 ) -> None:
     """Take a supernet that others trained instead of training one."""
+    if skip_bad and images is None:
+        raise ConfigError("--skip-bad goes with --images; without them there are none to leave out")
     from chanas import workflows
 
     summary = workflows.import_supernet(
@@ -110,13 +114,14 @@ def finetune(
     overwrite: Annotated[bool, typer.Option(help="Start anew, and replace the checkpoint.")] = False,
 ) -> None:
     """Train one sub-network further from the weights it inherited, or from scratch."""
+    _refuse_both(resume, overwrite)
     from chanas import workflows
-    from chanas.supernet.training.finetune import EPOCHS, Finetuning
+    from chanas.supernet.training.finetune import Finetuning
 
     summary = workflows.finetune(
         one_run(run, named_run),
         architecture,
-        Finetuning(EPOCHS if epochs is None else epochs, base_lr, from_scratch, seed, images, skip_bad),
+        Finetuning(epochs, base_lr, from_scratch, seed, images, skip_bad),
         resume=resume,
         overwrite=overwrite,
     )
@@ -128,6 +133,11 @@ def finetune(
         f"network    {summary.training.checkpoint} after {summary.training.num_steps} steps from {start}\n"
         f"holdout    {inherited}{summary.top1:.2%} now"
     )
+
+
+def _refuse_both(resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise ConfigError("expected --resume, which continues, or --overwrite, which starts anew; got both")
 
 
 def _was_finished(summary: TrainSummary) -> bool:

@@ -12,6 +12,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from chanas.commands.main import app
 from chanas.commands.options import (
     Config,
     EarlyStopping,
@@ -22,6 +23,9 @@ from chanas.commands.options import (
     Tuner,
     effort_of,
     meanings_of,
+    refuse,
+    refuse_others,
+    refuse_settings,
     settings_text,
 )
 from chanas.core.effort import AdaptEffort, Effort, NetworkEffort, Search, TableEffort
@@ -144,3 +148,43 @@ def test_the_page_about_tuning_says_of_every_setting_what_its_class_says(kind: t
 
 def test_shown_settings_are_told_what_they_mean() -> None:
     assert "# size of the initial set H (paper, section 3.5)\n  num_initial: 4\n" in settings_text(NetworkEffort())
+
+
+def test_options_are_refused_by_name_where_they_are_given() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def command(
+        context: typer.Context, trials: Annotated[int | None, typer.Option()] = None, tuner: Tuner = "gp"
+    ) -> None:
+        refuse(context, {"trials"}, "does not go")
+        refuse_others(context, {"trials"}, "neither")
+
+    assert CliRunner().invoke(app, []).exit_code == 0
+    for arguments, says in ((["--trials", "1"], "--trials does not go"), (["--tuner", "gp"], "--tuner neither")):
+        with pytest.raises(ConfigError, match=f"^{says}$"):
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_settings_are_refused_by_name_where_they_are_not_the_default() -> None:
+    names = ("tune_share", "minutes")
+    refuse_settings(NetworkEffort(trials=3), names, "no")
+    with pytest.raises(ConfigError, match=r"^the setting minutes goes elsewhere$"):
+        refuse_settings(NetworkEffort(minutes=3), names, "goes elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "says"),
+    [
+        ("tune --operator a", {"calibration": "pictures"}, "setting calibration goes with a network, not with --oper"),
+        ("tune --operator a --simulate run", {"minutes": 3}, "setting minutes does not go with --simulate RUN"),
+        ("lut adapt --from a", {"tune_share": 0.5}, "setting tune_share goes with `chanas prescheduler`"),
+        ("lut adapt --from mbv3-amd-zen4-cpu", {"tuner": "moon"}, "unknown tuner 'moon'"),
+    ],
+)
+def test_a_setting_of_a_file_that_nothing_goes_by_is_refused(
+    command: str, settings: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        CliRunner().invoke(app, [*command.split(), "--config", written(tmp_path, **settings)], catch_exceptions=False)

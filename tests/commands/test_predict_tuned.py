@@ -135,6 +135,7 @@ def test_labels_that_do_not_fit_are_refused(
         (["--mean", "1,2"], "expected 3 means and 3 deviations for rgb"),
         (["--std", "0"], "deviations above zero"),
         (["--resize", "squeeze"], "unknown resize of pictures 'squeeze'"),
+        (["--preprocess", "unit", "--resize", "stretch", "--crop", "0.9"], "--crop goes with --resize crop"),
         (["--channels", "grey"], "has 3 channels, which are not grey"),
         (["--target", "cpu"], "--target goes with bundles"),
     ],

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from chanas.commands.search import search, settings_text
+from chanas.errors import ConfigError
 from chanas.search.config import SearchConfig
 from chanas.search.evolution.evolution import EvolutionConfig
 
@@ -81,3 +82,22 @@ def test_the_page_says_of_every_setting_what_its_class_says(kind: type[BaseModel
 def test_every_setting_has_a_meaning() -> None:
     for kind in (SearchConfig, EvolutionConfig):
         assert all(field.description for name, field in kind.model_fields.items() if name != "evolution")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("rule: all", ["--pareto"], "the setting rule goes with --latency and --accuracy, not with --pareto"),
+        ("max_rounds: 9", ["--pareto"], "the setting max_rounds goes with"),
+        ("patience: 3", ["--latency", "2ms", "--accuracy-table", "a.csv"], "the setting patience goes with a supernet"),
+    ],
+)
+def test_a_setting_that_the_search_does_not_go_by_is_refused(
+    text: str, options: list[str], says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    app = typer.Typer()
+    app.command()(search)
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        CliRunner().invoke(app, ["--config", str(file), *options], catch_exceptions=False)

@@ -110,9 +110,11 @@ SWEEPS: dict[str, dict[str, Any]] = {
 }
 JOBS: dict[str, dict[str, Any]] = {
     "devices": {"devices": [{"cores": [0, 1]}]},
+    "int8": {"jobs": [JOB | {"calibration": "images/good"}]},
     "key": {"jobs": [JOB | {"trails": 3}]},
     "one": {},
     "policy": {"policy": "fifo"},
+    "priority": {"policy": "sequential", "jobs": [JOB | {"priority": 1}]},
     "runs": {"jobs": [JOB, JOB | {"name": "b"}]},
     "threads": {"threads": 9999},
 }

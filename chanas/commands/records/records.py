@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chanas.commands.options import Seed
+from chanas.commands.options import Seed, refuse
 from chanas.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def show(
 
 @app.command()
 def train(
+    context: typer.Context,
     data: Annotated[Path, typer.Option(help="A file of `chanas records export` or `import`.")],
     out: Annotated[Path, typer.Option(help="File of the model, such as model.safetensors.")],
     model: Annotated[
@@ -124,6 +125,8 @@ def train(
     seed: Seed = 0,
 ) -> None:
     """Train a cost model, and tell how well it orders records that it did not see."""
+    if init is not None:
+        refuse(context, ("split", "sample"), "does not go with --init: --records of DATA teach, all others judge")
     from chanas.workflows.stages import offline
 
     lesson = offline.Lesson(

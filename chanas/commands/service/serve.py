@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chanas import interrupts
+from chanas.commands.options import refuse_others
 from chanas.core.usage import Usage
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def serve(
 ) -> None:
     """Tune for a team: jobs over HTTP on this machine's device (docs/service.md)."""
     if context.invoked_subcommand is not None:
+        refuse_others(context, (), "is of the service itself; give options of `serve token` behind its command")
         return
     from chanas.service.serve import Settings
     from chanas.service.serve import serve as serve_until_stopped

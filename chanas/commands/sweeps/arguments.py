@@ -10,6 +10,8 @@ from chanas.errors import ConfigError, unknown_name
 
 _OWN = ("run", "out", "json", "resume", "overwrite", "help")
 """Options that the sweep sets itself."""
+_INSTEAD_OF_RUN = ("file", "simulate")
+"""Parameters that name what is read, so that no run directory is."""
 
 
 class Parameter(Protocol):
@@ -70,6 +72,8 @@ class SweptCommand:
             raise ConfigError(f"`{self._words}`: {unknown_name('option', unknown[0], self.names)}")
         resumes = goes_on and any(folder.rglob("checkpoint.safetensors"))
         own = {"run": str(folder), "json": True, "resume": True if resumes else None}
+        if any(parameters.get(name) is not None for name in _INSTEAD_OF_RUN):
+            own["run"] = None
         if "out" in self._parameters and self._parameters["out"].param_type_name == "argument":
             own["out"] = str(folder / "out")
         options, places = [], []

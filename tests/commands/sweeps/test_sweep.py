@@ -69,6 +69,12 @@ def test_a_run_directory_is_an_option_and_other_places_are_arguments() -> None:
     assert line("export", bundle="b") == ["export", "--", "b", str(RUN / "out")]
 
 
+def test_what_is_read_from_elsewhere_has_no_run_directory() -> None:
+    assert line("lut show", file="table.json") == ["lut", "show", "--json", "--", "table.json"]
+    simulated = line("tune", operator="pool", simulate="tuned", tuner="ga")
+    assert simulated == ["tune", "--operator=pool", "--simulate=tuned", "--tuner=ga", "--json", "--"]
+
+
 def test_json_is_asked_for_where_there_is_any() -> None:
     assert line("eval", split="test") == ["eval", "--split=test", f"--run={RUN}", "--json", "--"]
 
