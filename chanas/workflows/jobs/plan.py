@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from chanas.core.effort import NetworkEffort, TableEffort
+from chanas.core.effort import NetworkEffort, Search, TableEffort
 from chanas.core.usage import Usage
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.yaml_files import read_mapping
@@ -214,4 +214,6 @@ def parse_jobs(data: dict[str, Any], name: str) -> JobsFile:
             parts: dict[Any, type[BaseModel]] = {"jobs": JobPlan, "devices": DevicePlan}
             known = parts.get(fault["loc"][0] if len(fault["loc"]) > 1 else "", JobsFile).model_fields
             message = f"unknown key; known: {', '.join(sorted(known))}"
+        elif fault["type"] == "unexpected_keyword_argument":
+            message = f"unknown key; known: {', '.join(sorted(field.name for field in dataclasses.fields(Search)))}"
         raise ConfigError(f"{name}: {f'{place}: ' if place else ''}{message}"[:400]) from None

@@ -90,7 +90,7 @@ def test_a_table_of_a_gpu_may_be_of_batches() -> None:
         ((TABLE | {"out": "x"},), {}, "out can't be set for a table"),
         ((TABLE | {"calibration": "x"},), {}, "calibration can't be set for a table"),
         ((NETWORK | {"max_error": 0.1},), {}, "max_error can't be set for a network"),
-        ((TABLE | {"search": {"gama": 3}},), {}, "jobs.0.search.gama"),
+        ((TABLE | {"search": {"gama": 3}},), {}, "jobs.0.search.gama: unknown key; known: batch_size"),
         ((TABLE | {"batch": 32},), {}, "batch 1 on a processor"),
         ((TABLE | {"batch": 0},), {"target": "cuda"}, "batch"),
         ((NETWORK | {"batch": 32},), {"target": "cuda"}, "batch can't be set for a network"),
@@ -111,7 +111,6 @@ def test_a_table_of_a_gpu_may_be_of_batches() -> None:
         ((TABLE | {"key": "b"},), {"devices": [PI]}, "known: pi"),
         ((TABLE, TABLE | {"name": "c", "run": "c", "dtype": "bf16"}), {"devices": [PI]}, "of one dtype"),
         ((TABLE,), {"policy": "fifo"}, "unknown policy 'fifo'"),
-        ((TABLE | {"user": "a"},), {"policy": "interleaved"}, "job 'a' has user, which policy interleaved does not"),
         ((TABLE,), {"policy": "synchronous"}, "unknown policy 'synchronous'"),
     ],
 )
