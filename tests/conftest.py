@@ -90,7 +90,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     folder = Path(__file__).parent / "measuring"
-    started = Nursery(worker_process.WORKERS["llvm"], [folder / "planted_", folder / "stand_in.py"])
+    started = Nursery([folder / "planted_", folder / "stand_in.py"])
     yield started
     started.close()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import helper, numpy_helper
 
 from chanas.core.arrays import Array
 from chanas.errors import ModelError
+from chanas.measuring.worker import process as worker_process
 from chanas.models import importing
 from chanas.models.importing import check_values, import_network
 from chanas.models.reading.reader import read_graph
@@ -20,6 +22,15 @@ from chanas.models.sources.model import TensorFacts
 from tests.networks import save_onnx
 
 from .onnx_files import onnx_model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_processes() -> Iterator[None]:
+    """Each network is opened in a process of its own from the beginning: its limits and its end are what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "subprocess", subprocess)
+        yield
+
 
 OWN = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
