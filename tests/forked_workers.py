@@ -58,7 +58,7 @@ class Nursery:
         """A copy of that process, or one of the programs that are planted in its place."""
         pipes = [os.pipe() for _ in range(3)]  # it has the end of the first that is read, and of the others the other
         theirs, ours = [p[i > 0] for i, p in enumerate(pipes)], [p[i == 0] for i, p in enumerate(pipes)]
-        asked = json.dumps([program, dict(environment)]).encode()
+        asked = json.dumps([program, dict(environment), os.getcwd()]).encode()
         adopting(True)
         try:
             connection = self._connection(original)
@@ -148,7 +148,7 @@ def main() -> None:
     connection = socket.socket(fileno=os.dup(0))
     while size := connection.recv(4, socket.MSG_WAITALL):
         _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
-        program, environment = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
+        program, environment, place = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
         told, tell = os.pipe()
         between = os.fork()
         if between == 0:
@@ -158,7 +158,7 @@ def main() -> None:
                 os.write(tell, pid.to_bytes(4, "little"))
                 os._exit(0)
             serve = functools.partial(run_program, program) if program else main_of_copies
-            be_worker(serve, between, connection, descriptors, environment)
+            be_worker(serve, between, connection, descriptors, environment, place)
         for descriptor in (*descriptors, tell):
             os.close(descriptor)
         os.waitpid(between, 0)
@@ -179,6 +179,7 @@ def be_worker(
     connection: socket.socket,
     descriptors: Sequence[int],
     environment: dict[str, str],
+    place: str,
 ) -> None:
     """Serve requests in a session of its own, once the process in between has ended; never returns."""
     code = 1
@@ -190,6 +191,7 @@ def be_worker(
         os.closerange(3, max(descriptors) + 8)
         os.environ.clear()
         os.environ.update(environment)
+        os.chdir(place)
         while os.getppid() == parent:
             os.sched_yield()
         serve()
