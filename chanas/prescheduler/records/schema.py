@@ -72,6 +72,16 @@ _STEPS: tuple[tuple[str, ...], ...] = (
         # processor's that was noted.
         """UPDATE devices SET spaces = 2 WHERE target LIKE '%"kind": "cuda"%'""",
     ),
+    (
+        # In another dtype a device has other units, such as matrix registers.
+        """CREATE TABLE uses (
+            device TEXT NOT NULL, target TEXT NOT NULL, spaces INTEGER NOT NULL, dtype TEXT NOT NULL,
+            PRIMARY KEY (device, dtype))""",
+        """INSERT INTO uses SELECT device, target, spaces, coalesce(
+            CASE WHEN json_valid(target) THEN json_extract(target, '$.dtype') END, 'float32') FROM devices""",
+        "DROP TABLE devices",
+        "ALTER TABLE uses RENAME TO devices",
+    ),
 )
 SCHEMA = len(_STEPS)
 

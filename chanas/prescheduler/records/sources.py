@@ -99,13 +99,14 @@ class RecordFile:
         tables beside it, or because it is `target`."""
         described = self._described()
         rows = self.db.execute("SELECT DISTINCT device, workload FROM records WHERE seconds IS NOT NULL").fetchall()
-        uses = {(device, *use) for device, workload in rows if (use := _use_of(workload)) is not None}
+        used_as = {(device, *use) for device, workload in rows if (use := _use_of(workload)) is not None}
         found = []
-        for device, dtype, batch in sorted(uses):
+        for device, dtype, batch in sorted(used_as):
             match = _DEVICE.fullmatch(device)
             if match is None:
                 continue
-            hardware, spaces = described.get(device, (None, UNVERSIONED_SPACES["llvm"]))
+            uses = described.get(device, {})
+            hardware, spaces = uses.get(dtype, next(iter(uses.values()), (None, UNVERSIONED_SPACES["llvm"])))
             spaces = int(match["spaces"] or spaces)
             if hardware is None and target is not None and match["fingerprint"] == target.fingerprint:  # used otherwise
                 hardware = target
@@ -118,20 +119,24 @@ class RecordFile:
             found.append(Source(device, used, match["compiler"], spaces))
         return list(dict.fromkeys(found))
 
-    def _described(self) -> dict[str, tuple[HardwareTarget | None, int]]:
-        """Devices by what records call them: from the file, or from tables that lie beside it."""
-        found: dict[str, tuple[HardwareTarget | None, int]] = {}
+    def _described(self) -> dict[str, dict[str, tuple[HardwareTarget | None, int]]]:
+        """Devices by what records call them and by dtype: from the file, or from tables that lie beside it."""
+        found: dict[str, dict[str, tuple[HardwareTarget | None, int]]] = {}
+
+        def note(device: str, target: HardwareTarget, spaces: int) -> None:
+            found.setdefault(device, {})[target.dtype] = target, spaces
+
         for table in sorted(RunDirectory(self.path.parent).luts.glob("*.json")):
             with contextlib.suppress(ChanasError):
                 header = LatencyLUT.load(table).header
                 for spaces in (None, backend_of(header.target).space_version):
                     unversioned = UNVERSIONED_SPACES[header.target.kind]
-                    found[device_key(header.target, header.compiler, spaces)] = header.target, spaces or unversioned
+                    note(device_key(header.target, header.compiler, spaces), header.target, spaces or unversioned)
         if self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
             for device, data, spaces in self.db.execute("SELECT device, target, spaces FROM devices"):
                 if (fault := first_fault(data, HardwareTarget)) is not None:
                     raise CheckpointError(f"records {self.path} are damaged ({fault}) at device {device}")
-                found[device] = HardwareTarget.from_json(json.loads(data)), int(spaces)
+                note(device, HardwareTarget.from_json(json.loads(data)), int(spaces))
         return found
 
     def load(self, source: Source) -> dict[str, tuple[TuningRecord, ...]]:

@@ -200,8 +200,8 @@ class RecordStore:
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")  # a file that can't be written shows now, not after measuring
                 self._adopt_unversioned(target)
-                row = self.device, json.dumps(target.to_json()), self._spaces
-                self._db.execute("INSERT OR IGNORE INTO devices VALUES (?, ?, ?)", row)  # the oldest of its records
+                row = self.device, json.dumps(target.to_json()), self._spaces, target.dtype
+                self._db.execute("INSERT OR IGNORE INTO devices VALUES (?, ?, ?, ?)", row)  # the oldest of its records
         except sqlite3.OperationalError as error:
             raise CheckpointError(f"tuning records {self.path} cannot be used: {error}; {_remedy(error)}") from error
         except sqlite3.DatabaseError as error:

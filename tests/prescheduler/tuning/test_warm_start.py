@@ -157,6 +157,16 @@ def test_the_other_dtype_is_taken_as_it_is_where_spaces_agree(run: RunDirectory)
     assert agree(schedule_space(DEPTHWISE, ONE), schedule_space(dataclasses.replace(DEPTHWISE, dtype="bfloat16"), bf16))
 
 
+def test_a_use_in_another_dtype_has_the_units_that_take_it(theirs: RunDirectory) -> None:
+    in_matrices = dataclasses.replace(OTHER, name="cpu-bf16", dtype="bfloat16", has_matrices=True)
+    for target in (OTHER, in_matrices):
+        with contextlib.closing(RecordStore(theirs.records, target)) as store:
+            store.add(dataclasses.replace(WORKLOAD, dtype=target.dtype).key, [TuningRecord((1, 2), 1e-6)])
+    with open_records(theirs.records) as file:
+        found = {source.target.dtype: source.target.has_matrices for source in file.sources()}
+    assert found == {"float32": False, "bfloat16": True}
+
+
 def test_several_images_are_of_one_source_and_another_dtype_is_of_another(
     run: RunDirectory, theirs: RunDirectory
 ) -> None:
