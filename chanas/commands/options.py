@@ -7,10 +7,11 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 import yaml
@@ -19,6 +20,9 @@ from chanas.core.effort import PRESETS, Effort
 from chanas.core.usage import Place, Usage
 from chanas.errors import ConfigError, unknown_name
 from chanas.files.run import DEFAULT_RUN, RunDirectory
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 AnyEffort = TypeVar("AnyEffort", bound=Effort)
 
@@ -157,15 +161,21 @@ def refuse_others(context: typer.Context, taken: Collection[str], why: str) -> N
     refuse(context, {str(parameter.name) for parameter in context.command.params} - {*taken}, why)
 
 
-def refuse_settings(settings: Effort, names: Iterable[str], why: str) -> None:
+def refuse_settings(
+    settings: Effort | BaseModel, names: Iterable[str], why: str, options: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Refuse settings, of a file say, that are others than by default.
 
+    Args:
+        options: those on the command line, by the settings that they give.
+
     Raises:
-        ConfigError: there is one; names the first.
+        ConfigError: there is one; names the first, by its option where that is given.
     """
+    default = type(settings)()
     for name in names:
-        if getattr(settings, name) != getattr(type(settings)(), name):
-            raise ConfigError(f"the setting {name} {why}")
+        if getattr(settings, name) != getattr(default, name):
+            raise ConfigError(f"{options.get(name, f'the setting {name}')} {why}")
 
 
 def settings_text(effort: Effort) -> str:

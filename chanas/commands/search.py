@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ from chanas.commands.options import (
     Target,
     Threads,
     is_given,
+    refuse_settings,
     setting_lines,
     usage_of,
 )
@@ -154,10 +155,12 @@ def search(
         raise ConfigError("--name is of a bundle, and --pareto makes none")
     if accuracy_table is None and (space is not None or num_classes is not None):
         raise ConfigError("--space and --num-classes go with --accuracy-table; without it they are the supernet's")
+    given = {name: f"--{option.replace('_', '-')}" for option, name in _SETTINGS.items() if is_given(context, option)}
     if pareto:
-        _refuse(context, config, _OF_BUDGETS, "goes with --latency and --accuracy, not with --pareto")
+        refuse_settings(config, _OF_BUDGETS, "goes with --latency and --accuracy, not with --pareto", given)
     if accuracy_table is not None:
-        _refuse(context, config, _OF_EVALUATIONS, "goes with a supernet, which is evaluated, not with --accuracy-table")
+        why = "goes with a supernet, which is evaluated, not with --accuracy-table"
+        refuse_settings(config, _OF_EVALUATIONS, why, given)
     limits = _limits(macs, params, peak_memory)
     from chanas import workflows
     from chanas.workflows.searching.sources import AccuracyFile
@@ -208,18 +211,6 @@ def _config_of(context: typer.Context, file: Path | None) -> SearchConfig:
     if "num_evaluations" in settings and "initial_evaluations" not in settings:
         settings["initial_evaluations"] = min(36, settings["num_evaluations"])
     return SearchConfig.parse(settings)
-
-
-def _refuse(context: typer.Context, config: SearchConfig, names: Iterable[str], why: str) -> None:
-    """Refuse settings that are others than by default.
-
-    Raises:
-        ConfigError: there is one; names the first, by its option where that is given.
-    """
-    options = {name: f"--{option.replace('_', '-')}" for option, name in _SETTINGS.items() if is_given(context, option)}
-    for name in names:
-        if getattr(config, name) != type(config).model_fields[name].default:
-            raise ConfigError(f"{options.get(name, f'the setting {name}')} {why}")
 
 
 def settings_text(config: BaseModel) -> str:
