@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -102,6 +103,15 @@ def workers_are_copies(nursery: Nursery, request: pytest.FixtureRequest) -> Iter
         patch.setattr(worker_process, "subprocess", nursery)
         if request.config.option.processor:
             patch.setattr(nursery, "Popen", lambda *_, **__: pytest.skip("runs code of the planted processor"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def real_workers() -> Iterator[None]:
+    """Workers, and what opens networks, are processes of their own from the beginning: how they start and end is what
+    is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "subprocess", subprocess)
         yield
 
 

@@ -5,7 +5,7 @@ a second to import TVM, and those that open networks of strangers, which take ei
 This module, run as a program with the arguments of Python that start such a process, is the one that is copied: it
 forks when it is asked over the socket that is its standard input, and hands over the pid. A copy is a child of whoever
 asked, is waited for and killed like any other, and serves requests as the process that it stands for does. Tests of how
-a worker starts and ends use real ones (`real_workers` in tests/measuring/worker/test_process.py).
+a worker starts and ends use real ones (`real_workers` in tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chanas.measuring.worker.process import WORKERS
+
 ROOT = Path(__file__).resolve().parent.parent
-WORKER, OPENER = ("-m", "chanas.measuring.worker.cpu"), ("-m", "chanas.models.importing")
+WORKER, OPENER = WORKERS["llvm"], ("-m", "chanas.models.importing")
 """Arguments of Python that start a worker of the CPU, and what opens a stranger's network."""
 _PR_SET_CHILD_SUBREAPER = 36
 

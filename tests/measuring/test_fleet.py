@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,6 @@ from chanas.measuring import fleet as module
 from chanas.measuring.fleet import Fleet, WorkerPool
 from chanas.measuring.messages import Answer, ErrorKind, Hang, Measure, Ping, WorkerError
 from chanas.measuring.runner import RunnerLostError
-from chanas.measuring.worker import process as worker_process
 
 from ..compiler.workbench import HOST
 from .worker.test_process import Say, ended
@@ -27,12 +25,7 @@ from .worker.test_process import Say, ended
 WITHIN_S = 20.0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_workers() -> Iterator[None]:
-    """Workers are processes of their own from the beginning: how they start and end is what is tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "subprocess", subprocess)
-        yield
+pytestmark = pytest.mark.usefixtures("real_workers")
 
 
 # ---- cores ----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from onnx import helper, numpy_helper
 
 from chanas.core.arrays import Array
 from chanas.errors import ModelError
-from chanas.measuring.worker import process as worker_process
 from chanas.models import importing
 from chanas.models.importing import check_values, import_network
 from chanas.models.reading.reader import read_graph
@@ -23,15 +21,7 @@ from tests.networks import save_onnx
 
 from .onnx_files import onnx_model
 
-
-@pytest.fixture(scope="module", autouse=True)
-def real_processes() -> Iterator[None]:
-    """Each network is opened in a process of its own from the beginning: its limits and its end are what is tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "subprocess", subprocess)
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("real_workers")
 OWN = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
 

@@ -23,13 +23,7 @@ from chanas.measuring.worker.process import WorkerProcess
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_workers() -> Iterator[None]:
-    """Workers are processes of their own from the beginning: how they start and end is what is tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "subprocess", subprocess)
-        yield
-
+pytestmark = pytest.mark.usefixtures("real_workers")
 
 # The worker itself, without the compiler: importing it takes most of a start.
 NO_COMPILER = """
