@@ -241,7 +241,7 @@ class OtherOperation:
     reads      values, and constants as they are
     emit       its expression
     is_change  it computes nothing: it only changes the form of a value, or is known
-    keeps_form it writes numbers that it reads, in any form of floating-point numbers, and in the same one
+    keeps_form it writes numbers that it reads, in any form, and in the same one
     """
 
     name: str
@@ -362,16 +362,41 @@ class Program:
         """The tuned operators by the numbers of their values."""
         return {n: o for n, o in enumerate(self.operations, len(self.inputs)) if isinstance(o, TunedOperation)}
 
-    def keeping_form(self) -> list[int]:
-        """The values of operations that write what they read in whichever form it is in."""
-        pairs = enumerate(self.operations, len(self.inputs))
-        return [n for n, o in pairs if isinstance(o, OtherOperation) and o.keeps_form]
+    def keeping_form(self) -> dict[int, int]:
+        """The values of operations that write what they read in whichever form it is in, and with each the first of
+        those that have one form together: views of one memory have."""
+        firsts, found = dict[int, int](), dict[int, int]()
+        for number, operation in enumerate(self.operations, len(self.inputs)):
+            if isinstance(operation, MapView):
+                found[number] = firsts.setdefault(self.parts[number].whole, number)
+            elif isinstance(operation, OtherOperation) and operation.keeps_form:
+                found[number] = number
+        return found
+
+    def kept_in(self, number: int, form: Form) -> bool:
+        """True if operations that keep a form, the first of which gives this value, can have this one: memory is laid
+        out in blocks of the program's lanes, and numbers in int8 are all of one grid."""
+        together = [n for n, first in self.keeping_form().items() if first == number]
+        if any(isinstance(self.operation(n), MapView) for n in together) and form.lanes != self.lanes:
+            return False
+        if form.dtype != INT8.dtype:
+            return True
+        values = {*together, *(read for n in together for read in self.operation(n).reads if isinstance(read, int))}
+        grids = {self.grids.get(value) for value in values}
+        return len(grids) == 1 and None not in grids and not any(map(self.stays_float32, values))
 
     def stays_float32(self, number: int) -> bool:
         """True of what operators in int8 write in float32 all the same: values of one pixel, such as what
         squeeze-excite's dense layers read, and those that no tuned operator reads, such as logits."""
-        is_read = any(number in operation.reads for operation in self.tuned)
-        return self.value(number).pixels == 1 or not is_read
+        return self.value(number).pixels == 1 or number not in self._read_by_tuned()
+
+    def _read_by_tuned(self) -> set[int]:
+        """The values that tuned operators read, some by operations that keep their form."""
+        keeping, found = self.keeping_form(), set[int]()
+        for number, operation in reversed([*enumerate(self.operations, len(self.inputs))]):
+            if isinstance(operation, TunedOperation) or (number in keeping and number in found):
+                found |= {read for read in operation.reads if isinstance(read, int)}
+        return found
 
     def written_in(self, number: int, form: Form) -> Form:
         """The form in which a value is written by an operator that has some form itself."""

@@ -1,8 +1,9 @@
 """Programs whose tuned operators read and write maps in different forms: channel blocks of other lanes, or numbers of
 another type. Wherever neighbours differ there is a change of form.
 
-Poolings by maximum write the numbers that they read, in the form that these have. All other operations, and memory that
-maps are parts of, stay in the device's own layout and in float32.
+What only moves numbers (concatenations, slices and shuffles of channels, repeated pixels) and poolings by maximum write
+the numbers that they read, in the form that these have; maps that lie in one memory have one form. All other operations
+stay in the device's own layout and in float32.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def in_forms(program: Program, forms: Mapping[int, Form], target: HardwareTarget
     """A program with some of its operators in other forms.
 
     Args:
-        forms: of tuned operators and of what keeps the form that it reads, by the numbers of their values; the others
-            stay as they are.
+        forms: of tuned operators and of what keeps the form that it reads, by the numbers of their values, of those
+            that have one form together the first's; the others stay as they are.
         target: the device, in its own layout.
     """
     return renumbered(program, forms, target)[0]
@@ -94,6 +95,17 @@ def renumbered(
     return changing.changed(), changing.became
 
 
+def with_one_grid(program: Program) -> list[set[int]]:
+    """The values whose numbers in int8 have to be of one grid: what operations that keep their form read and write."""
+    together: dict[int, set[int]] = {}
+    for number, first in program.keeping_form().items():
+        own = {first, number, *(read for read in program.operation(number).reads if isinstance(read, int))}
+        for value in tuple(own):
+            own |= together.get(value, set())
+        together |= dict.fromkeys(own, own)
+    return list({id(values): values for values in together.values()}.values())
+
+
 class _Changing:
     """A program so far; `became` has the new number of each value, in the form that it was written in."""
 
@@ -104,26 +116,25 @@ class _Changing:
         self._changes: dict[tuple[int, Form], int] = {}
 
     def changed(self) -> Program:
-        in_memory = {*self.program.parts, *(at.whole for at in self.program.parts.values())}
+        in_memory = self._forms_in_memory()
         for number, operation in enumerate(self.program.operations, len(self.program.inputs)):
             made: Operation
             match operation:
                 case TunedOperation():
                     made = self._tuned(number, operation, self.forms.get(number, operation.form))
                 case MapView():
-                    copied = tuple((self._own(read), part) for read, part in operation.copied)
-                    made = dataclasses.replace(operation, reads=tuple(map(self._own, operation.reads)), copied=copied)
+                    made = self._view(operation, in_memory[number])
                 case TunedBlock():
                     made = dataclasses.replace(operation, reads=tuple(map(self._own, operation.reads)))
                 case OtherOperation():
                     made = self._other(operation, self.forms.get(number, self.program.form))
             self.became[number] = self.made.add(made)
             self._keep_grid(number, self.became[number])
-            if number in in_memory:
-                self._own(number)  # right behind it, so that its place is written before the map is read
-        self.made.parts |= {
-            self._own(number): PartOf(self._own(at.whole), at.place) for number, at in self.program.parts.items()
-        }
+            if number in in_memory:  # right behind it, so that its place is written before the map is read
+                self._in_form(number, in_memory[number])
+        for number, at in self.program.parts.items():
+            form = in_memory[number]
+            self.made.parts[self._in_form(number, form)] = PartOf(self._in_form(at.whole, form), at.place)
         self.made.outputs = tuple(self.became[number] for number in self.program.outputs)
         self.made.names |= {self.became[number]: name for number, name in self.program.names.items()}
         return self.made
@@ -139,6 +150,19 @@ class _Changing:
         value = operation.value.in_form(self.program.written_in(number, form))
         numbers = self._numbers(number, operation, workload) if workload.is_quantised else None
         return dataclasses.replace(operation, step=step, value=value, choices=choices, numbers=numbers)
+
+    def _forms_in_memory(self) -> dict[int, Form]:
+        """The form of the memory that values are a part of, or that others are a part of."""
+        parts, found = self.program.parts, dict[int, Form]()
+        for number, first in self.program.keeping_form().items():
+            if isinstance(self.program.operation(number), MapView):
+                found[parts[number].whole] = self.forms.get(first, self.program.form)
+        return found | {number: found[at.whole] for number, at in parts.items()}
+
+    def _view(self, operation: MapView, form: Form) -> MapView:
+        reads = tuple(self._in_form(read, form) for read in operation.reads)
+        copied = tuple((self._in_form(read, form), part) for read, part in operation.copied)
+        return dataclasses.replace(operation, reads=reads, value=operation.value.in_form(form), copied=copied)
 
     def _other(self, operation: OtherOperation, form: Form) -> OtherOperation:
         reads = tuple(self._in_form(read, form) if isinstance(read, int) else read for read in operation.reads)

@@ -115,6 +115,8 @@ class _Lowering:
         """The value of the program for one of the graph; channels that stand elsewhere are brought together now."""
         if read not in self.became:
             self.became[read] = self._gathered(self._channels[read], self.graph.shape_of(read))
+            if (node := self.graph.node_of(read)) is not None and node.name:
+                self.made.names.setdefault(self.became[read], node.name)
         return self.became[read]
 
     def form(self, read: int) -> Value:
@@ -177,7 +179,7 @@ class _Lowering:
         places = tuple((sources.index(number), c) for number, c in channels)
         parallel = self.target.num_threads > 1
         emit = functools.partial(others.gather_channels, places=places, value=value, parallel=parallel)
-        made = self.made.add(OtherOperation("channels moved", sources, value, emit))
+        made = self.made.add(OtherOperation("channels moved", sources, value, emit, keeps_form=True))
         self._gathers[made] = channels
         return made
 
@@ -399,7 +401,7 @@ class _Lowering:
             return None
         times = node.attributes["times"][2:]
         emit = functools.partial(others.repeat_pixels, times=times, height=node.shape[2], width=node.shape[3])
-        return OtherOperation("repeat", (self._source(node),), value, emit)
+        return OtherOperation("repeat", (self._source(node),), value, emit, keeps_form=True)
 
     def _layer_norm(self, node: Node, value: Value) -> OtherOperation | None:
         """A layer normalisation of rows."""

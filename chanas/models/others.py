@@ -91,17 +91,19 @@ def reshape(builder: Any, reads: Sequence[Any], lanes: int, *, shape: tuple[int,
 def gather_channels(
     builder: Any,
     reads: Sequence[Any],
-    lanes: int,
+    _lanes: int,
     *,
     places: Sequence[tuple[int, int]],
     value: Value,
     parallel: bool,
 ) -> Any:
-    """A map whose channels stand in other ones: `places` has the map and the channel there of each.
+    """A map whose channels stand in other ones, in the form of these: `places` has the map and the channel there of
+    each.
 
     Pixel by pixel, whole blocks at once, all else one number after the other with all indices known, which compilers
     make shuffles of vectors of.
     """
+    lanes, dtype = int(reads[0].ty.shape[2]), str(reads[0].ty.dtype)
     num, images, pixels = num_blocks(len(places), lanes), value.images, value.pixels
 
     def stores(sources: Sequence[Any], out: Any, image: Any, m: Any) -> list[Any]:
@@ -130,17 +132,19 @@ def gather_channels(
             pixel = tirx.For(m, 0, pixels, kind, tirx.SeqStmt(found) if len(found) > 1 else found[0])
             return tirx.For(image, 0, images, tirx.ForKind.SERIAL, pixel)
 
-        return te.extern(value.memory_shape, list(values), body, name="channels", dtype="float32")
+        return te.extern((images * num, pixels, lanes), list(values), body, name="channels", dtype=dtype)
 
     done = {"tirx.is_scheduled": True, "op_pattern": OPAQUE}
     return builder.emit_te(compute, *reads, primfunc_name_hint="channels", primfunc_attrs=done)
 
 
 def repeat_pixels(
-    builder: Any, reads: Sequence[Any], lanes: int, *, times: tuple[int, int], height: int, width: int
+    builder: Any, reads: Sequence[Any], _lanes: int, *, times: tuple[int, int], height: int, width: int
 ) -> Any:
+    """Each pixel of a map repeated, in the form of the map."""
+
     def compute(x: Any) -> Any:
-        shape = (x.shape[0], height * width, lanes)
+        shape = (x.shape[0], height * width, x.shape[2])
         inner = width // times[1]
         return te.compute(
             shape, lambda b, m, v: x[b, m // width // times[0] * inner + m % width // times[1], v], name="repeated"

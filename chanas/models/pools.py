@@ -17,7 +17,7 @@ from chanas.compiler.cpu.arithmetic import arithmetic_of, narrow, widen
 from chanas.compiler.cpu.generic import MIN_PARALLEL, OPAQUE
 from chanas.models import elementwise
 from chanas.models.graph import Node
-from chanas.operators.precision import BFLOAT16, FLOAT32
+from chanas.operators.precision import BFLOAT16, FLOAT32, INT8
 
 # Most outputs that are written out side by side; neighbours have most of what they are made of in common.
 _MAX_TILE = 8
@@ -28,7 +28,8 @@ def window_pool(
 ) -> Any:
     """The largest value or the mean of each window; a mean counts the padding only if the network says so.
 
-    Largest values are in the form that the map is in: in blocks of its lanes, in float32 or as bits of bfloat16.
+    Largest values are in the form that the map is in: in blocks of its lanes, in float32, as bits of bfloat16 or as
+    whole numbers.
     """
     (x,), (_, _, rows, columns) = reads, node.shape
     blocks, _, lanes = map(int, x.ty.shape)
@@ -52,7 +53,8 @@ def _pooled(node: Node, x: Any, height: int, width: int) -> Any:
     both: Callable[[Any, Any], Any] = elementwise.maximum if is_max else operator.add
     # The largest number of a window is also that of the same with rows and columns of its own again for those outside.
     is_clamped = is_max and _reaches(rows, sh, kh, top, height) and _reaches(columns, sw, kw, left, width)
-    nothing = tirx.const(-math.inf if is_max else 0.0, "float32")
+    is_whole = x.dtype == INT8.storage
+    nothing = tirx.const(0, x.dtype) if is_whole else tirx.const(-math.inf if is_max else 0.0, "float32")
     own = arithmetic_of(FLOAT32)
     load, store = (widen, narrow) if x.dtype == BFLOAT16.storage else (own.load, own.store)
 

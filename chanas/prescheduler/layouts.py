@@ -53,10 +53,13 @@ def measure_changes(
 def possible_changes(program: Program, seconds: Seconds) -> list[FormChange]:
     """The distinct copies that a choice among these layouts may need."""
     found: dict[FormChange, None] = {}
-    stays = {program.form: 0.0}
+    stays, firsts = {program.form: 0.0}, program.keeping_form()
+
+    def forms(number: int) -> set[Form]:
+        return set(seconds.get(firsts.get(number, number), stays))
+
     for number, readers in _readers(program).items():
-        read = {form for reader in readers for form in seconds.get(reader, stays)}
-        for pair in itertools.product(sorted(seconds.get(number, stays)), sorted(read)):
+        for pair in itertools.product(sorted(forms(number)), sorted(set().union(*map(forms, readers)))):
             found |= dict.fromkeys(_changes(program, number, readers, *pair))
     return [change for change in found if change.is_possible]
 
@@ -101,30 +104,32 @@ class LayoutGraph:
         Values that operators in int8 write or read in float32 all the same need no change beside such operators; where
         both ends are in int8 what it takes is left out: these values are of one pixel.
 
-        A map that is a part of another one lies there in the device's own form: what is written in another one is
-        copied to its place as well, and what is read in another one from there.
+        Views of one memory are one node. A map that is a part of another one lies there in one form: what is written
+        in another one is copied to its place as well, and what is read in another one from there.
 
         Args:
-            seconds: of each of these operators in each form that it may have, the device's own among them.
+            seconds: of each of these operators in each form that it may have, the device's own among them; of those
+                that keep one form together the first's.
         """
         own = program.form
         place = {number: i for i, number in enumerate(seconds)}
+        place |= {n: place[first] for n, first in program.keeping_form().items() if first in place}
         nodes = [dict(found) for found in seconds.values()]
         maps = []
         for number, readers in _readers(program).items():
             value, at = program.value(number), program.parts.get(number)
             is_copied = at is not None and (at.place.first, at.place.blocks) != (0, value.blocks)
-            forms = {form for node in (number, *readers) for form in seconds.get(node, {own: 0.0})}
+            producer = place.get(number, len(nodes))
+            reading = {place.get(reader, len(nodes)) for reader in readers}
+            forms = {form for i in (producer, *reading) for form in (nodes[i] if i < len(nodes) else [own])}
             known = {}
             for a, b in itertools.permutations(forms, 2):
                 needed = _changes(program, number, readers, a, b)
                 if needed <= changes.keys():
-                    times = 2 if is_copied and own in (a, b) else 1
-                    known[a, b] = times * math.fsum(changes[change] for change in needed)
-            reading = tuple(sorted({place.get(reader, len(nodes)) for reader in readers}))
-            maps.append(Map(place.get(number, len(nodes)), reading, known))
-        maps = [m for m in maps if {m.producer, *m.readers} != {len(nodes)}]  # nothing to choose
-        return cls(program, tuple(place), (*nodes, {own: 0.0}), tuple(maps), changes)
+                    known[a, b] = (2 if is_copied else 1) * math.fsum(changes[change] for change in needed)
+            maps.append(Map(producer, tuple(sorted(reading - {producer})), known))
+        maps = [m for m in maps if m.readers]  # of the others there is nothing to choose
+        return cls(program, tuple(seconds), (*nodes, {own: 0.0}), tuple(maps), changes)
 
     def chosen(
         self, losses: Mapping[int, Mapping[Form, float]] = MappingProxyType({}), most: float = math.inf
@@ -151,13 +156,14 @@ class LayoutGraph:
     def copies(self, forms: Mapping[int, Form]) -> list[tuple[FormChange, float]]:
         """The changes of form that a choice needs, with their seconds, in the order of the values."""
         found: list[tuple[FormChange, float]] = []
-        own = self.program.form
+        own, firsts = self.program.form, self.program.keeping_form()
+
+        def form(number: int) -> Form:
+            return forms.get(firsts.get(number, number), own)
+
         for number, readers in _readers(self.program).items():
-            written = forms.get(number, own)
             needed = {
-                c: None
-                for r in sorted(readers)
-                for c in _changes(self.program, number, [r], written, forms.get(r, own))
+                c: None for r in sorted(readers) for c in _changes(self.program, number, [r], form(number), form(r))
             }
             found += [(change, self.changes[change]) for change in needed]
         return found

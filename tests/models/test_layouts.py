@@ -84,8 +84,14 @@ def mixed(program: Program, seed: int) -> Mapping[int, Form]:
     rng = np.random.default_rng(seed)
     able = {form: movable(program, form) for form in OTHERS}
     options = {n: [OWN, *(form for form in OTHERS if n in able[form])] for n in program.tuned_numbers()}
-    options |= {n: [OWN, *OTHERS] for n in program.keeping_form()}
+    for number in program.keeping_form().values():
+        options[number] = [OWN, *(form for form in OTHERS if program.kept_in(number, form))]
     return {n: found[rng.integers(len(found))] for n, found in options.items()}
+
+
+def keeping(program: Program, form: Form) -> Mapping[int, Form]:
+    """A form of all that keeps its form and can have this one."""
+    return {number: form for number in program.keeping_form().values() if program.kept_in(number, form)}
 
 
 def changes(program: Program) -> list[OtherOperation]:
@@ -101,7 +107,7 @@ def test_networks_in_mixed_layouts_give_what_pytorch_gives(network: Of, seed: in
         forms = mixed(program, seed)
     else:
         one = OTHERS[seed.endswith("second")]
-        forms = dict.fromkeys([*movable(program, one), *program.keeping_form()], one)
+        forms = dict.fromkeys(movable(program, one), one) | keeping(program, one)
     assert_right(model, in_forms(program, forms, HOST), HOST, tmp_path, 1e-5)
 
 
@@ -126,10 +132,10 @@ def test_networks_partly_in_bfloat16_give_nearly_what_pytorch_gives(
     device, halves = load_target("cpu", 1, "bf16"), Form(LANES, "bfloat16")
     model = opened(network, SQUARE)
     program = lower(graphs(model)[1], HOST)
-    able = [*movable(program, halves, device), *program.keeping_form()]
     rng = np.random.default_rng(seed if isinstance(seed, int) else 0)
-    some = [n for n in able if seed == "all" or rng.integers(2)]
-    other = in_forms(program, dict.fromkeys(some, halves), device)
+    some = [n for n in movable(program, halves, device) if seed == "all" or rng.integers(2)]
+    kept = keeping(program, halves) if seed == "all" or rng.integers(2) else {}
+    other = in_forms(program, dict.fromkeys(some, halves) | kept, device)
     assert {o.value.dtype for o in other.tuned} == ({"uint16"} if seed == "all" else {"uint16", "float32"})
     assert_right(model, other, device, tmp_path, 3e-2)
 
@@ -140,9 +146,8 @@ def test_largest_values_in_bfloat16_are_those_of_the_map_to_the_bit(tmp_path: Pa
     both = Of(lambda n, x: (y := n.only(x), F.max_pool2d(y, (3, 2), 2, 1)), only=conv(CHANNELS, CHANNELS))
     model = opened(both, (1, CHANNELS, 12, 10))
     program = lower(graphs(model)[1], HOST)
-    other = in_forms(
-        program, dict.fromkeys([*movable(program, halves, device), *program.keeping_form()], halves), device
-    )
+    forms = dict.fromkeys(movable(program, halves, device), halves) | keeping(program, halves)
+    other = in_forms(program, forms, device)
     made = default_module(other, device)
     source, library = tmp_path / "net.json", tmp_path / "net.so"
     source.write_text(made.to_json())

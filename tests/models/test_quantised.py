@@ -212,7 +212,7 @@ def test_operators_on_whole_numbers_are_those_between_roundings(tmp_path: Path) 
     )
     assert list(keys(of_numbers).values()) == list(keys(of_floats).values())
     assert of_numbers.able == of_floats.able
-    assert len(of_floats.able) == 3
+    assert len(of_floats.able) == 4
     assert of_numbers.rounded == of_floats.rounded == ()
     grids = [[found.program.grids.get(n) for n in found.program.tuned_numbers()] for found in (of_floats, of_numbers)]
     assert grids[0] == grids[1]

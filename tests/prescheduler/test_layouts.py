@@ -115,7 +115,7 @@ def test_what_is_written_to_a_part_of_another_map_is_copied_there_too() -> None:
     program = chain(1)
     [number] = program.tuned_numbers()
     view = program.add(MapView((number,), Value((1, 64, 4, 4), "float32", 16), ()))
-    program.parts |= {number: PartOf(view, Part(0, 4))}
+    program.parts |= {number: PartOf(view, Part(0, 4)), view: PartOf(view, Part(0, 4))}
     [into] = [m for m in graph(program, {number: {OWN: 5e-6, EIGHT: 2e-6}}, 1e-6).maps if m.producer == 0]
     assert into.changes[EIGHT, OWN] == pytest.approx(2e-6)
 

@@ -73,7 +73,7 @@ def copying(value: Value, part: Part, parallel: bool) -> Any:
     from tvm import s_tir, te
 
     rows, pixels, lanes = value.memory_shape
-    x = te.placeholder((rows // value.images, pixels, lanes), name="x")
+    x = te.placeholder((rows // value.images, pixels, lanes), value.dtype, name="x")
     copy = te.compute(x.shape, lambda *indices: x[indices], name="copy")
     sch = s_tir.Schedule(te.create_prim_func([x, copy]), error_render_level="none")
     b, m, v = sch.get_loops(sch.get_sblock("copy"))

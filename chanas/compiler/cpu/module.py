@@ -209,7 +209,7 @@ class _Emission:
     def _copy(self, found: Any, value: Value, at: PartOf) -> None:
         """Copy a map to its place in the memory of a view."""
         parallel = self.target.num_threads > 1
-        key = (value.memory_shape, value.images, at.place)
+        key = (value.memory_shape, value.dtype, value.images, at.place)
         if key not in self.functions:
             self.functions[key] = self._add(copying(value, at.place, parallel), "join")
         self._call(self.functions[key], [found], relax.TensorType(value.memory_shape, value.dtype), at)

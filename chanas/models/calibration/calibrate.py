@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,7 +43,7 @@ from chanas.models.calibration.mixed import (
 )
 from chanas.models.calibration.probe import Probe
 from chanas.models.calibration.ranges import METHODS, Histogram
-from chanas.models.layouts import choices_in, in_forms
+from chanas.models.layouts import choices_in, in_forms, with_one_grid
 from chanas.operators.quantised import Grid, finished
 
 NUM_COMPARED, NUM_FOR_BIASES, NUM_FOR_LOSSES = 32, 16, 4
@@ -154,11 +154,12 @@ def calibrate(
     """
     here = _Here(device, pool, folder, progress)
     floats, seen = _in_float32(program, inputs, schedules, here)
-    candidates = {name: {n: find(h) for n, h in seen.items()} for name, find in METHODS.items()}
+    candidates = {name: _grids(seen, find) for name, find in METHODS.items()}
     first = dataclasses.replace(program, grids=candidates["min-max"])
     forms = {n: Form.of(device) for n in program.tuned_numbers() if choices_in(first, n, device)}
     if not forms:
         raise ConfigError("no operator of the network can be in int8; tune it without --dtype int8")
+    forms |= {n: Form.of(device) for n in {*first.keeping_form().values()} if first.kept_in(n, Form.of(device))}
     start_s = time.monotonic()
     mixed = here.mixed(floats, forms, first.grids, schedules(in_forms(first, forms, device)))
     errors, compared = {}, spread(len(inputs), NUM_COMPARED).tolist()
@@ -188,6 +189,8 @@ def _in_float32(
     read = sorted({n for o in program.tuned for n in read_maps(o) if n in numbers})
     outputs, means = list[Sequence[Array]](), dict[int, Mapping[int, Array]]()
     seen = {n: Histogram() for n in probe.numbers}
+    for together in with_one_grid(program):
+        seen |= dict.fromkeys(together & seen.keys(), Histogram())
     with progress_bar(len(inputs), "calibrating", "input", here.progress) as bar:
         for place, x in enumerate(inputs):
             values = probe.values(x)
@@ -204,9 +207,16 @@ def _in_float32(
 
 
 def _maps(program: Program) -> list[int]:
-    """The values in channel blocks that tuned operators read or write."""
-    found = {n: None for o in program.tuned for n in o.reads} | dict.fromkeys(program.tuned_numbers())
+    """The values in channel blocks that tuned operators, and what keeps their form, read or write."""
+    found = {*program.tuned_numbers(), *program.keeping_form()}
+    found |= {read for n in tuple(found) for read in program.operation(n).reads if isinstance(read, int)}
     return sorted(n for n in found if program.value(n).blocked)
+
+
+def _grids(seen: Mapping[int, Histogram], find: Callable[[Histogram], Grid]) -> dict[int, Grid]:
+    """A grid for each histogram, which some values have in common."""
+    found = {id(histogram): find(histogram) for histogram in {id(h): h for h in seen.values()}.values()}
+    return {number: found[id(histogram)] for number, histogram in seen.items()}
 
 
 def _corrected(

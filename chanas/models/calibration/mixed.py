@@ -84,7 +84,7 @@ class Agreement:
 class Mixed:
     """A program some of whose operators are in other forms, compiled with the values of interest given back.
 
-    forms   of operators, by the numbers of their values in float32
+    forms   of operators and of what keeps its form, by the numbers of their values in float32
     became  the new number of each value, in the form that it is written in
 
     Args:
@@ -127,7 +127,8 @@ class Mixed:
     @property
     def in_int8(self) -> list[int]:
         """The operators in int8, by the numbers of their values in float32."""
-        return [number for number, form in self.forms.items() if form.dtype == INT8.dtype]
+        tuned = self.floats.program.tuned_numbers()
+        return [number for number, form in self.forms.items() if form.dtype == INT8.dtype and number in tuned]
 
     def values(self, x: Inputs) -> Values:
         """The values for an input, by the numbers that they have here."""

@@ -360,8 +360,10 @@ class _Search:
             chosen = {form: self.chosen[key] for form, key in keys.items()}
             measured = {form: c.seconds for form, c in chosen.items() if not c.taken_from}
             found[number] = {own: chosen[own].seconds, **measured}
-        forms = {form for its in found.values() for form in its if form.dtype != INT8.dtype}
-        return found | {number: dict.fromkeys(sorted(forms), 0.0) for number in self.program.keeping_form()}
+        forms = sorted({form for its in found.values() for form in its})
+        firsts = sorted({*self.program.keeping_form().values()})
+        kept = {n: [form for form in forms if self.program.kept_in(n, form)] for n in firsts}
+        return found | {n: dict.fromkeys(own_forms, 0.0) for n, own_forms in kept.items()}
 
     def _laid_out(self, graph: LayoutGraph, forms: Mapping[int, Form]) -> LaidOut:
         from chanas.models.layouts import in_forms

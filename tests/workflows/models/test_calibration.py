@@ -22,16 +22,18 @@ import chanas.models.calibration.calibrate as calibrate_module
 import chanas.models.calibration.check as checking
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
-from chanas.compiler.program import Form, Program
+from chanas.compiler.program import Form, MapView, Program
 from chanas.core.effort import NetworkEffort
 from chanas.core.processor import host_processor
 from chanas.core.usage import Usage
+from chanas.devices.host import load_target
 from chanas.errors import ChanasError, ConfigError, MeasureError
 from chanas.prescheduler.layouts import LayoutGraph
 from chanas.workflows.models.chain import LoadedModel, Model, TunedModel
 
 pytestmark = pytest.mark.skipif("avx2" not in host_processor().used_flags, reason="int8 needs AVX2")
 SIZE, INT8 = 12, Usage(dtype="int8")
+LANES = load_target("cpu", 1).vector_lanes
 
 
 class Gated(nn.Module):
@@ -53,6 +55,28 @@ class Gated(nn.Module):
         inner = self.spatial(self.expand(x))
         inner = inner * nn.functional.hardsigmoid(self.squeeze(inner))
         found: torch.Tensor = self.classes(self.last(x + self.project(inner)))
+        return found
+
+
+class Moving(nn.Module):
+    """Maps that are joined, taken apart, pooled, made larger and shuffled between convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 2 * LANES, 3, 1, 1), nn.ReLU())
+        self.left, self.right, self.small = (nn.Conv2d(LANES, LANES, size, 1, size // 2) for size in (1, 3, 1))
+        self.both = nn.Sequential(nn.Conv2d(2 * LANES, 2 * LANES, 1), nn.LeakyReLU(0.1))
+        self.last = nn.Sequential(nn.Conv2d(5 * LANES, 24, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.classes = nn.Linear(24, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        half = torch.relu(self.left(x[:, LANES:]))
+        joined = torch.cat((torch.relu(self.right(half)), half), 1)
+        whole = torch.cat((x, self.both(nn.functional.channel_shuffle(joined, 2))), 1)
+        small = torch.relu(self.small(nn.functional.max_pool2d(half, 2, 2)))
+        large = nn.functional.interpolate(small, scale_factor=2.0)
+        found: torch.Tensor = self.classes(self.last(torch.cat((nn.functional.max_pool2d(whole, 3, 1, 1), large), 1)))
         return found
 
 
@@ -105,6 +129,33 @@ def test_operators_in_int8_are_near_float32(tuned: TunedModel) -> None:
     assert tuned.agreement.num_int8 >= 6
     assert tuned.agreement.error < 1e-3
     assert tuned.agreement.num_pictures == 16
+
+
+def test_what_only_moves_numbers_moves_those_of_int8(place: Path, pictures: Path) -> None:
+    torch.manual_seed(0)
+    source = save_program(Moving(), [torch.zeros(1, 3, SIZE, SIZE)], place / "moving.pt2")
+    loaded = Model.load(source).for_pictures({"preset": "unit"})
+    with pytest.MonkeyPatch.context() as patch:
+        chosen = LayoutGraph.chosen
+        patch.setattr(LayoutGraph, "chosen", lambda graph, *_limits: (in_int8(graph), chosen(graph)[1]))
+        made = loaded.tune(INT8, effort=effort(pictures), run=place / "run", progress=False)
+    assert made.layouts is not None
+    program, agreement = made.layouts.joint.program, made.layouts.joint.agreement
+    assert agreement is not None
+    assert agreement.error < 1e-2
+    assert {o.name: o.value.dtype for o in program.others if o.keeps_form} == {
+        "max_pool2d": "uint8",
+        "repeat": "uint8",
+        "channels moved": "uint8",
+    }
+    views = [o for o in program.operations if isinstance(o, MapView)]
+    assert len(views) == 2
+    assert {view.value.dtype for view in views} == {"uint8"}
+    assert not [o.name for o in program.others if o.name.startswith("to blocks of")]
+    folder = place / "moved"
+    made.build().save(folder)
+    x = loaded.opened.random_inputs(0)
+    np.testing.assert_allclose(Model.open(folder).run(*x)[0], loaded.opened.answer(x)[0], atol=0.1)
 
 
 def test_a_calibration_has_the_best_of_its_methods(tuned: TunedModel) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import chanas.models.calibration.check as checking
 from chanas.bundle.tuned import DOCUMENT
 from chanas.commands.main import app
-from chanas.compiler.program import Form
+from chanas.compiler.program import Form, MapView
 from chanas.core.effort import NetworkEffort
 from chanas.core.processor import host_processor
 from chanas.core.usage import Usage
@@ -113,6 +113,27 @@ def test_a_command_tunes_and_tells(source: Path, place: Path) -> None:
     document = json.loads((out / DOCUMENT).read_text())
     assert document["int8"]["method"] == "file"
     assert document["int8"]["num_able"] == 10
+
+
+@pytest.mark.parametrize(("step", "is_whole"), [(0.03, True), (0.05, False)], ids=["same grid", "other grid"])
+def test_joined_maps_are_joined_in_int8_where_they_have_one_grid(
+    step: float, is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = QuantisedNetwork()
+    x = net.rounded(net.conv(net.rounded("x", 0.04, 128), 0.04, (16, 3, 3, 3), "first"), 0.03, 0)
+    one = net.rounded(net.conv(x, 0.03, (16, 16, 1, 1), "one"), 0.03, 0)
+    other = net.rounded(net.conv(x, 0.03, (32, 16, 1, 1), "other"), 0.03, 0)
+    joined = net.rounded(net.add("Concat", [one, other], "joined", axis=1), step, 0)
+    net.rounded(net.conv(joined, step, (5, 48, 10, 10), "last"), 0.01, 128, "y")
+    loaded = Model.load(net.save(tmp_path / "net.onnx", (1, 3, SIZE, SIZE), ["y"]))
+    all_in_int8(monkeypatch)
+    made = loaded.tune(INT8, effort=EFFORT, run=tmp_path / "run", progress=False)
+    assert made.agreement is not None
+    assert made.agreement.num_int8 == 4
+    assert made.agreement.error < 1e-2
+    assert made.layouts is not None
+    [view] = (o for o in made.layouts.joint.program.operations if isinstance(o, MapView))
+    assert (view.value.dtype == "uint8") == is_whole
 
 
 def test_without_int8_its_roundings_are_computed_and_compared_as_exactly_as_the_framework_is(tmp_path: Path) -> None:
