@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,12 @@ from torch.nn import functional as F
 from chanas.compiler.cpu.build import build_module
 from chanas.compiler.program import Form, MapView, OtherOperation, Program
 from chanas.core.processor import host_processor
-from chanas.core.target import HardwareTarget
+from chanas.core.target import HardwareTarget, in_dtype
 from chanas.devices.host import load_target
-from chanas.models.layouts import choices_in, in_forms
-from chanas.models.lowering import lower
+from chanas.models.layouts import choices_in, in_forms, renumbered, with_one_grid
+from chanas.models.lowering import lower, with_outputs
 from chanas.models.sources.model import OpenedModel
+from chanas.operators.quantised import Grid
 
 from .default_programs import default_module, outputs_of
 from .torch_networks import HOST, Of, graphs, lowered, opened
@@ -140,22 +142,45 @@ def test_networks_partly_in_bfloat16_give_nearly_what_pytorch_gives(
     assert_right(model, other, device, tmp_path, 3e-2)
 
 
-@pytest.mark.skipif("avx512_bf16" not in host_processor().used_flags, reason="the processor has no AVX512_BF16")
-def test_largest_values_in_bfloat16_are_those_of_the_map_to_the_bit(tmp_path: Path) -> None:
-    device, halves = load_target("cpu", 1, "bf16"), Form(LANES, "bfloat16")
-    both = Of(lambda n, x: (y := n.only(x), F.max_pool2d(y, (3, 2), 2, 1)), only=conv(CHANNELS, CHANNELS))
-    model = opened(both, (1, CHANNELS, 12, 10))
+MOVES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "the largest of windows": lambda x: F.max_pool2d(x, (3, 2), 2, 1),
+    "the largest of some that are outside": lambda x: F.max_pool2d(x, 2, 3, 1),
+    "a slice": lambda x: x[:, LANES : 2 * LANES],
+    "whole blocks joined": lambda x: torch.cat((x[:, LANES : 2 * LANES], x[:, :LANES], x), 1),
+    "parts of blocks joined": lambda x: torch.cat((x[:, 3 : LANES + 5], x), 1),
+    "shuffled": lambda x: x.unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2),
+    "repeated": lambda x: F.interpolate(x, scale_factor=2.0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_moved_numbers_are_those_that_were_there_to_the_bit(
+    move: Callable[[Tensor], Tensor], dtype: str, tmp_path: Path
+) -> None:
+    flags = host_processor().used_flags
+    if (dtype == "bfloat16" and "avx512_bf16" not in flags) or (dtype == "int8" and "avx2" not in flags):
+        pytest.skip(f"the processor has no {dtype}")
+    shape = (1, CHANNELS, 12, 10)
+    end = conv(move(torch.zeros(shape)).shape[1], LANES)
+    model = opened(Of(lambda n, x: n.end(move(n.only(x))), only=conv(CHANNELS, CHANNELS), end=end), shape)
     program = lower(graphs(model)[1], HOST)
-    forms = dict.fromkeys(movable(program, halves, device), halves) | keeping(program, halves)
-    other = in_forms(program, forms, device)
-    made = default_module(other, device)
+    program.grids = dict.fromkeys(range(len(program.inputs) + len(program.operations)), Grid(0.02, 100))
+    device, form = in_dtype(HOST, dtype), Form(LANES, dtype)
+    forms = dict.fromkeys(movable(program, form, device), form) | keeping(program, form)
+    other, became = renumbered(program, forms, device)
+    first, last = program.tuned_numbers()
+    [moved] = {became[program.operation(last).reads[0]]}
+    assert other.value(moved).form == other.value(became[first]).form == form
+    made = default_module(with_outputs(other, [became[first], moved], device), device)
     source, library = tmp_path / "net.json", tmp_path / "net.so"
     source.write_text(made.to_json())
     build_module(source, device, library)
     [x] = model.random_inputs(1)
-    x[0, 0, 3, 4], x[0, 0, 8, 9], x[0, 0, :, 0] = np.nan, np.inf, -np.inf
-    found, largest = outputs_of(tvm.runtime.load_module(str(library)), made, [x])
-    np.testing.assert_array_equal(largest, F.max_pool2d(torch.from_numpy(found), (3, 2), 2, 1))
+    if dtype != "int8":
+        x[0, 0, 3, 4], x[0, 0, 8, 9], x[0, 0, :, 0] = np.nan, np.inf, -np.inf
+    found, then = outputs_of(tvm.runtime.load_module(str(library)), made, [x])
+    np.testing.assert_array_equal(then, move(torch.from_numpy(found)))
 
 
 def test_operators_stay_where_nothing_is_to_change() -> None:
@@ -196,6 +221,34 @@ def test_neighbours_in_one_layout_hand_maps_over_as_they_are() -> None:
     program = lowered(nn.Sequential(conv(3, 2 * LANES, 3), nn.ReLU(), conv(2 * LANES, 2 * LANES), nn.ReLU()), SHAPE)
     other = in_forms(program, dict.fromkeys(program.tuned_numbers(), OTHERS[0]), HOST)
     assert [o.value.form for o in changes(other)] == [OWN]  # of the output, which the framework's form is made of
+
+
+def test_views_of_one_memory_have_one_form_together() -> None:
+    network = Of(
+        lambda n, x: n.left((y := n.stem(x))[:, :LANES]) + n.right(y[:, LANES:]),
+        stem=conv(3, 2 * LANES, 3),
+        left=conv(LANES, LANES),
+        right=conv(LANES, LANES),
+    )
+    program = lowered(network, SHAPE)
+    keeping_form = program.keeping_form()
+    left, right = sorted(n for n in keeping_form if isinstance(program.operation(n), MapView))
+    assert program.parts[left].whole == program.parts[right].whole
+    assert keeping_form == {left: left, right: left}
+
+
+def test_what_is_moved_has_one_grid_in_int8_or_stays() -> None:
+    program, form = lowered(JOINED, SHAPE), Form(LANES, "int8")
+    together, firsts = with_one_grid(program), set(program.keeping_form().values())
+    assert not any(a & b for a, b in itertools.combinations(together, 2))
+    assert firsts <= set().union(*together)
+    assert not any(program.kept_in(first, form) for first in firsts)
+    for number, values in enumerate(together):
+        program.grids |= dict.fromkeys(values, Grid(0.1, number))
+    assert all(program.kept_in(first, form) for first in firsts)
+    for first in firsts:
+        program.grids[program.operation(first).reads[0]] = Grid(0.2, 0)
+    assert not any(program.kept_in(first, form) for first in firsts)
 
 
 def test_views_and_what_is_not_tuned_stay_in_the_devices_own_layout() -> None:
