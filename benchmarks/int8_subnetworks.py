@@ -1,7 +1,7 @@
 """The cost of int8 to random sub-networks of a trained supernet: top-1 in float32 and in int8, on images that neither
 training nor calibration has seen.
 
-    python benchmarks/int8_subnetworks.py --run RUN [--num 20] [--seed 0] [--quick]
+    python benchmarks/int8_subnetworks.py --run RUN [--num 20] [--seed 0] [--name NAME] [--quick]
 
 Sub-networks are drawn evenly from all sub-spaces. Each has batch-norm statistics of its own, is calibrated as the
 finalists of a search in int8 are (`calibrated_blocks`, train images), and classifies all images of holdout and test in
@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True, help="run directory with a supernet")
     parser.add_argument("--num", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", help="what the result is called behind the space, such as the images")
     parser.add_argument("--quick", action="store_true", help="three sub-networks; nothing is written")
     options = parser.parse_args()
     source, rows = SupernetSource(RunDirectory(options.run)), list[Row]()
@@ -91,7 +92,8 @@ def main() -> None:
         "same_class": Figure(float(np.mean([row["same_class"] for row in rows]))),
     }
     extra = {"seed": options.seed, "space": space.name, "supernet": source.digest, "rows": rows}
-    finish(f"int8_subnetworks-{space.name}", figures, options.quick, extra)
+    name = "-".join(filter(None, ("int8_subnetworks", space.name, options.name)))
+    finish(name, figures, options.quick, extra)
 
 
 if __name__ == "__main__":
