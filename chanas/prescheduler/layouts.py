@@ -126,7 +126,8 @@ class LayoutGraph:
             for a, b in itertools.permutations(forms, 2):
                 needed = _changes(program, number, readers, a, b)
                 if needed <= changes.keys():
-                    known[a, b] = (2 if is_copied else 1) * math.fsum(changes[change] for change in needed)
+                    times = 2 if is_copied and own.lanes in (a.lanes, b.lanes) else 1
+                    known[a, b] = times * math.fsum(changes[change] for change in needed)
             maps.append(Map(producer, tuple(sorted(reading - {producer})), known))
         maps = [m for m in maps if m.readers]  # of the others there is nothing to choose
         return cls(program, tuple(seconds), (*nodes, {own: 0.0}), tuple(maps), changes)
