@@ -14,7 +14,7 @@ from chanas.errors import ConfigError
 
 ONLY, FASTEST, COPIES, ACCURACY = "no other form", "fastest", "copies", "accuracy"
 _MEANING = {
-    ONLY: "there are no schedules in another form",
+    ONLY: "there are no schedules in another form, or none was tried",
     FASTEST: "it takes least alone",
     COPIES: "another form takes less alone, and more with the copies that it needs",
     ACCURACY: "in int8 the network would lose more accuracy than is allowed",

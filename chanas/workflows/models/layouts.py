@@ -31,6 +31,9 @@ Losses = Mapping[int, Mapping["Form", float]]
 """Accuracy that operators lose in some forms, by the numbers of their values."""
 _MOST_CHOICES, _LEAST_FACTOR = 6, 1.1
 """Choices of which the error is measured, and what losses are multiplied by at least where it is too large."""
+_LEAST_S = 0.5
+"""Seconds of tuning that each operator has at least in another form than the own one, whatever time is left: without a
+trial it stays in that."""
 
 
 class Offer(Protocol):
@@ -184,7 +187,8 @@ def tune_network(
         program: in the device's own form.
         device: as it is used, in bfloat16 say.
         prior: gives the opened records that the effort names, for a target.
-        deadline_s: reading of `time.monotonic` at which tuning ends; each form gets as long.
+        deadline_s: reading of `time.monotonic` at which tuning ends; each form gets as long, others than the own one
+            at least a trial or more of each operator.
         offer: gets the best in the own form about once a minute, and the best in a single one in the end.
         calibration: of a program that may be in int8, whose error is at most the effort's `max_error`.
 
@@ -335,6 +339,8 @@ class _Search:
         if not able:
             self.left_out[f"blocks of {form}"] = "no operator has schedules in them"
             return
+        distinct = {workload for found in choices.values() for workload in found}
+        deadline_s = max(deadline_s, time.monotonic() + _LEAST_S * len(distinct))
         with self.session.on(target) as session:
             program = in_forms(self.program, able, self.device)
             tuned = tune_program(program, session, self.effort, warm_start=self.prior(target), deadline_s=deadline_s)

@@ -131,6 +131,15 @@ def test_operators_in_int8_are_near_float32(tuned: TunedModel) -> None:
     assert tuned.agreement.num_pictures == 16
 
 
+def test_operators_are_tried_in_int8_however_little_time_there_is(
+    place: Path, loaded: LoadedModel, pictures: Path, tmp_path: Path
+) -> None:
+    hasty = NetworkEffort(minutes=1e-3, calibration=str(pictures))
+    made = loaded.tune(INT8, effort=hasty, run=tmp_path / "run", progress=False)
+    assert made.layouts is not None
+    assert sum(any("int8" in form for form in choice.seconds) for choice in made.layouts.choices) >= 6
+
+
 def test_what_only_moves_numbers_moves_those_of_int8(place: Path, pictures: Path) -> None:
     torch.manual_seed(0)
     source = save_program(Moving(), [torch.zeros(1, 3, SIZE, SIZE)], place / "moving.pt2")
