@@ -161,7 +161,7 @@ def test_moved_numbers_are_those_that_were_there_to_the_bit(
     flags = host_processor().used_flags
     if (dtype == "bfloat16" and "avx512_bf16" not in flags) or (dtype == "int8" and "avx2" not in flags):
         pytest.skip(f"the processor has no {dtype}")
-    shape = (1, CHANNELS, 12, 10)
+    shape = (2, CHANNELS, 12, 10)
     end = conv(move(torch.zeros(shape)).shape[1], LANES)
     model = opened(Of(lambda n, x: n.end(move(n.only(x))), only=conv(CHANNELS, CHANNELS), end=end), shape)
     program = lower(graphs(model)[1], HOST)

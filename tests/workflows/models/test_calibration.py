@@ -160,7 +160,6 @@ def test_what_only_moves_numbers_moves_those_of_int8(place: Path, pictures: Path
     views = [o for o in program.operations if isinstance(o, MapView)]
     assert len(views) == 2
     assert {view.value.dtype for view in views} == {"uint8"}
-    assert not [o.name for o in program.others if o.name.startswith("to blocks of")]
     folder = place / "moved"
     made.build().save(folder)
     x = loaded.opened.random_inputs(0)
