@@ -1,4 +1,4 @@
-"""What it is worth to search precision together with the architecture: four ways to a network, at five latency budgets.
+"""What it is worth to search precision together with the architecture: ways to a network, at five latency budgets.
 
     python benchmarks/mixed_precision.py --run RUN [--budgets 41 45 50 60 80] [--seeds 5] [--name NAME] [--quick]
 
