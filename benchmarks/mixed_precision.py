@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import tempfile
 from collections.abc import Sequence
@@ -74,6 +75,7 @@ class Lab:
         few: dict[str, Any] = {"num_evaluations": 20, "initial_evaluations": 16, "refine_evaluations": 4}
         few |= {"loss_evaluations": 8, "evolution": {"generations": 20}, "cross_validate": False}
         self.config = SearchConfig.parse({"max_rounds": 1, **(few if quick else {})})
+        self.top1 = functools.cache(self._top1)
 
     def accuracies(self, seed: int) -> Source:
         found = self.source.accuracies()
@@ -93,7 +95,7 @@ class Lab:
         space = task.space.with_dtypes(self.dtypes) if way == JOINT else task.space
         return float(self.tables[way].latency_s(space, task.num_classes, encode(space, [architecture]))[0])
 
-    def top1(self, architecture: Architecture, split: str) -> float:
+    def _top1(self, architecture: Architecture, split: str) -> float:
         """Accuracy on a split, numbers rounded where blocks are in other dtypes."""
         if not architecture.dtypes:
             return self.source.supernet.top1(architecture, split)

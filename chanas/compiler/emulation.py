@@ -148,9 +148,11 @@ def converted(block: BlockConfig, grid: Grid | None, value: Array, exact: bool =
 
 
 def in_parts(images: Float32Array) -> Iterator[Array]:
-    """Images a few at a time: the more, the smaller they are."""
+    """Images a few at a time, the more the smaller they are; channels last in memory, which PyTorch and what is
+    computed for each number keep, and which takes it half the time."""
     num = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _NUMBERS_AT_ONCE // max(1, images[:1].size)))
-    yield from (images[i : i + num] for i in range(0, len(images), num))
+    for i in range(0, len(images), num):
+        yield np.ascontiguousarray(images[i : i + num].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 
 
 def activated(value: Any, epilogue: Epilogue) -> Any:

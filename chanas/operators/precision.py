@@ -16,17 +16,24 @@ _MOST_UINT8 = 255
 
 def to_bits(values: Float32Array) -> Array:
     """uint16 bits of the bfloat16 nearest to each float32, ties to even; NaN of NaN."""
-    whole = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = whole + np.uint32(0x7FFF) + ((whole >> np.uint32(16)) & np.uint32(1))
-    # rounding would carry the bits of some NaN over into the sign
-    kept = np.where(np.isnan(whole.view(np.float32)), whole | np.uint32(0x400000), rounded)
-    return (kept >> np.uint32(16)).astype(np.uint16)
+    values = np.asarray(values, np.float32)
+    whole = values.view(np.uint32)
+    rounded = whole >> np.uint32(16)
+    rounded &= np.uint32(1)
+    rounded += np.uint32(0x7FFF)
+    rounded += whole
+    is_nan = np.isnan(values)
+    if is_nan.any():  # rounding would carry the bits of some over into the sign
+        rounded = np.where(is_nan, whole | np.uint32(0x400000), rounded)
+    rounded >>= np.uint32(16)
+    return rounded.astype(np.uint16)
 
 
 def from_bits(bits: Array) -> Float32Array:
     """The float32 of each bfloat16, exactly."""
-    widened: Float32Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return widened
+    widened = bits.astype(np.uint32)
+    widened <<= np.uint32(16)
+    return widened.view(np.float32)
 
 
 def _as_float16(values: Float32Array) -> Array:

@@ -71,8 +71,10 @@ class Grid:
 
     def rounded(self, values: Float32Array) -> Float32Array:
         """The nearest number's float32 of each value; where two are equally near, kernels may have the other."""
-        numbers = np.clip(np.rint(values * self.inverse) + np.float32(self.zero), 0, _MOST)
-        found: Float32Array = ((numbers - np.float32(self.zero)) * np.float32(self.step)).astype(np.float32, copy=False)
+        zero, found = np.float32(self.zero), np.asarray(values * self.inverse)
+        np.rint(found, out=found)
+        np.clip(found, -zero, _MOST - zero, out=found)
+        found *= np.float32(self.step)
         return found
 
     def conversion_numbers(self, *, encodes: bool) -> Float32Array:

@@ -30,7 +30,7 @@ def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
         layer.momentum = momentum
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def num_correct(network: Callable[[Tensor], Tensor], images_nchw: Tensor, labels: Tensor) -> int:
     """Count the images float[N, 3, R, R] whose largest logit is that of their class in int64[N]."""
     return int((network(images_nchw).argmax(1) == labels).sum())

@@ -14,7 +14,7 @@ from chanas.errors import CheckpointError, DataError
 from chanas.files.run import RunDirectory
 from chanas.files.writing import file_digest
 from chanas.network.preprocess import Preprocess
-from chanas.network.static import StaticNetwork
+from chanas.network.static import StaticNetwork, for_inference
 from chanas.supernet.data.images import ImageData, load_data
 from chanas.supernet.data.places import placed
 from chanas.supernet.elastic.calibrate import num_correct, recalibrate
@@ -186,7 +186,7 @@ class SupernetEvaluator:
                 f"there are no {split} images to measure accuracies with; import the supernet with --images FOLDER, or "
                 "search with --accuracy-table FILE"
             )
-        return top1(self.extract(architecture), architecture.resolution, self._images, split, max_images)
+        return top1(for_inference(self.extract(architecture)), architecture.resolution, self._images, split, max_images)
 
     @property
     def recalibrates(self) -> bool:
@@ -200,7 +200,10 @@ class SupernetEvaluator:
             DataError: there is no such split.
         """
         indices = self.data.indices(split, max_images)
-        return self.data.images(indices, resolution), self.data.source.labels[indices]
+        if not len(indices):
+            return self.data.images(indices, resolution), self.data.source.labels[indices]
+        images, labels = zip(*self._images.batches(split, resolution, max_images), strict=True)
+        return torch.cat(images).cpu().numpy(), torch.cat(labels).cpu().numpy()
 
 
 def read_supernet(checkpoint: Checkpoint) -> Supernet:
