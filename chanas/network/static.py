@@ -133,8 +133,9 @@ def for_inference(network: StaticNetwork) -> StaticNetwork:
     network.eval().requires_grad_(False)
     for module in network.modules():
         if isinstance(module, ConvBN):
-            module.conv, module.bn = fuse_conv_bn_eval(module.conv, module.bn), nn.Identity()
-            if not isinstance(module.act, nn.Identity):
+            module.conv = fuse_conv_bn_eval(module.conv, module.bn)
+            module.register_module("bn", nn.Identity())
+            if isinstance(module.act, nn.ReLU | nn.Hardswish):
                 module.act.inplace = True
     return network
 

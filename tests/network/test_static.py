@@ -10,7 +10,14 @@ from torch import nn
 
 from chanas.core.arch import Architecture, SearchSpace, SubSpace
 from chanas.core.blocks import BlockConfig
-from chanas.network.static import Classifier, StaticNetwork, block_module, randomise_statistics
+from chanas.network.static import (
+    Classifier,
+    StaticNetwork,
+    block_module,
+    for_inference,
+    random_static_network,
+    randomise_statistics,
+)
 
 MBV3 = SearchSpace.load("mbv3")
 PLAIN = MBV3.block(SubSpace(224, 1.0), stage=0, position=0, kernel_size=5, expand_ratio=4)
@@ -143,3 +150,14 @@ def test_randomised_statistics_are_those_of_the_seed() -> None:
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
     assert not torch.equal(states[0], states[2])
     assert 0.5 <= states[0].min() <= states[0].max() <= 1.5
+
+
+def test_a_network_for_inference_computes_the_same_without_batch_normalisation(tiny_space: SearchSpace) -> None:
+    network = random_static_network(tiny_space.largest.blocks(tiny_space, 10), seed=0)
+    images = torch.rand(3, tiny_space.in_channels, *[tiny_space.largest.resolution] * 2)
+    with torch.inference_mode():
+        expected, kept = network(images), images.clone()
+        found = for_inference(network)(images)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(images, kept)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
