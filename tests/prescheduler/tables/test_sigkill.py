@@ -145,7 +145,7 @@ def files(folder: Path) -> set[str]:
     ("program", "num_kills"),
     [
         pytest.param(INVENTED, 2, id="few", marks=pytest.mark.timeout(900)),
-        pytest.param(INVENTED, 30, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
+        pytest.param(INVENTED, 12, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
         pytest.param(REAL, 10, id="with compilers", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
     ],
 )
