@@ -79,13 +79,20 @@ def test_images_are_independent() -> None:
 
 def test_fewer_images_are_taken_at_once_the_larger_they_are() -> None:
     longest = []
-    for size in (4, 128, 256, 1024):
-        images = np.broadcast_to(np.arange(300.0).reshape(-1, 1, 1, 1), (300, 3, size, size))
+    for size in (4, 128, 256, 512):
+        images = np.broadcast_to(np.arange(150, dtype=np.float32).reshape(-1, 1, 1, 1), (150, 3, size, size))
         parts = [part[:, 0, 0, 0] for part in in_parts(images)]
         np.testing.assert_array_equal(np.concatenate(parts), images[:, 0, 0, 0])
         longest.append(max(map(len, parts)))
     assert longest == sorted(longest, reverse=True)
-    assert 1 < longest[-1] < longest[0] < 300
+    assert 1 < longest[-1] < longest[0] < 150
+
+
+def test_parts_lie_channels_last_in_memory() -> None:
+    images = np.random.default_rng(0).standard_normal((9, 3, 5, 7), np.float32)
+    (part,) = in_parts(images)
+    np.testing.assert_array_equal(part, images)
+    assert part.transpose(0, 2, 3, 1).flags.c_contiguous
 
 
 def test_a_network_has_int8_where_a_block_is_in_it() -> None:
