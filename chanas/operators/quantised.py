@@ -71,7 +71,7 @@ class Grid:
 
     def rounded(self, values: Float32Array) -> Float32Array:
         """The nearest number's float32 of each value; where two are equally near, kernels may have the other."""
-        zero, found = np.float32(self.zero), np.asarray(values * self.inverse)
+        zero, found = np.float32(self.zero), np.asarray(values * self.inverse, np.float32)
         np.rint(found, out=found)
         np.clip(found, -zero, _MOST - zero, out=found)
         found *= np.float32(self.step)

@@ -200,10 +200,12 @@ class SupernetEvaluator:
             DataError: there is no such split.
         """
         indices = self.data.indices(split, max_images)
-        if not len(indices):
-            return self.data.images(indices, resolution), self.data.source.labels[indices]
-        images, labels = zip(*self._images.batches(split, resolution, max_images), strict=True)
-        return torch.cat(images).cpu().numpy(), torch.cat(labels).cpu().numpy()
+        images = np.empty((len(indices), self.space.in_channels, resolution, resolution), np.float32)
+        filled = 0
+        for x_nchw, _ in self._images.batches(split, resolution, max_images):
+            images[filled : filled + len(x_nchw)] = x_nchw.cpu().numpy()
+            filled += len(x_nchw)
+        return images, self.data.source.labels[indices]
 
 
 def read_supernet(checkpoint: Checkpoint) -> Supernet:
