@@ -148,8 +148,8 @@ def converted(block: BlockConfig, grid: Grid | None, value: Array, exact: bool =
 
 
 def in_parts(images: Float32Array) -> Iterator[Array]:
-    """Images a few at a time, the more the smaller they are; channels last in memory, which PyTorch and what is
-    computed for each number keep, and which takes it half the time."""
+    """Images a few at a time, the more the smaller they are; channels last in memory, the order that
+    PyTorch is faster in and that all operations keep."""
     num = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _NUMBERS_AT_ONCE // max(1, images[:1].size)))
     for i in range(0, len(images), num):
         yield np.ascontiguousarray(images[i : i + num].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
