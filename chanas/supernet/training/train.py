@@ -22,7 +22,7 @@ from chanas.core.progress import ProgressBar, announce, progress_bar
 from chanas.errors import ChanasError, CheckpointError, ConfigError, DataError
 from chanas.files.locks import one_writer
 from chanas.files.run import RunDirectory
-from chanas.network.static import StaticNetwork
+from chanas.network.static import StaticNetwork, for_inference
 from chanas.supernet.data.data_config import DataConfig
 from chanas.supernet.data.images import ImageData, load_data
 from chanas.supernet.data.loader import Batch, in_memory, training_batches
@@ -504,7 +504,7 @@ class Trainer:
             space = self.space if index is None else self.schedule.spaces[index]
             judged = {"largest": space.largest, "smallest": space.smallest}
         accuracies = {
-            name: top1(self._subnet(a), a.resolution, self.images, "holdout", None, self.world)
+            name: top1(for_inference(self._subnet(a)), a.resolution, self.images, "holdout", None, self.world)
             for name, a in judged.items()
         }
         self._refuse_collapse(phase, accuracies.get("smallest", accuracies.get("only", 1.0)))
